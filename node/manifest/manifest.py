@@ -35,6 +35,7 @@ from shoal.node.manifest.trust import TrustSpec
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, RunId
 from shoal.protocol.base.signing import Signer
+from shoal.protocol.log.register import MAX_SEATS
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.genesis import Genesis, check_genesis, manifest_digest
 
@@ -66,9 +67,9 @@ class RoundSpec(Spec):
 
     min_members: Annotated[
         int,
-        Field(ge=1, le=10_000),
+        Field(ge=1, le=MAX_SEATS),
         Help(
-            "How many members must be ready before a round is made.",
+            f"How many members must be ready before a round is made, which has {MAX_SEATS} at most.",
             unit="members",
             larger="the run waits while fewer are there",
             smaller="the run goes on with few; with 1 also alone",
@@ -76,7 +77,7 @@ class RoundSpec(Spec):
     ] = 2
     start_members: Annotated[  # else the first two to arrive would start alone
         int,
-        Field(ge=1, le=10_000),
+        Field(ge=1, le=MAX_SEATS),
         Help(
             "How many members must be ready before the first round is made.",
             unit="members",

@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.home import Home
 from shoal.node.base.pools import LONG
 from shoal.node.base.room import or_no_room
 from shoal.node.manifest.manifest import Introduction, Manifest, Sign
+from shoal.node.peers.remembered import remembered_runs
 from shoal.node.training.checkpoint.lineage import with_origin
 from shoal.node.training.data.supply import Supply
 from shoal.protocol.base.errors import LocalError
@@ -23,11 +25,36 @@ if TYPE_CHECKING:
     from shoal.node.experts.families import Families
     from shoal.node.training.checkpoint.read import Checkpoint
 
+FOUNDED = "founded"  # name of an empty file in a run's folder
+
 
 def new_run(manifest: Manifest, identity: Identity, nonce: bytes) -> Introduction:
     """A run of a complete manifest, whose author is `identity`; nobody is in it yet."""
     run = run_id(manifest.digest, identity.peer, nonce)
     return Introduction(manifest, sign_genesis(manifest.canonical(), nonce, identity.signer(run)), {})
+
+
+def mark_founded(home: Home, run: str) -> None:
+    """Write down that we begin this run as its first voter; LocalError if we have done so before, or cannot write.
+
+    The mark stays when the run is left and its votes are forgotten: a second beginning would be the same voter in the
+    same life, and vote anew on what others have decided with it.
+    """
+    mark = home.make_run_folder(run) / FOUNDED
+    if mark.exists():
+        raise LocalError(
+            f"this node has founded the run {run} before, and has left it: it may not vote there again. Join it by its "
+            "link, or found another run: with another nonce, or with none",
+            code="run-left",
+        )
+    with or_no_room(f"the run {run[:8]} is not founded"):
+        replace_file(mark, [])
+
+
+def unmark_founded(home: Home, run: str) -> None:
+    """The run was not begun after all, so nobody has seen a vote of ours; unless a restart will enter it."""
+    if run not in remembered_runs(home):
+        (home.run_folder(run) / FOUNDED).unlink(missing_ok=True)
 
 
 def check_begins(manifest: Manifest) -> None:
@@ -132,8 +159,10 @@ async def first_weights(
 
 
 def forget_founded(home: Home, found: Introduction) -> None:
-    """Deletes what `first_weights` has written, when the founded run is not entered."""
-    shutil.rmtree(home.run_folder(found.run.hex()), ignore_errors=True)
+    """Deletes what `first_weights` has written, when the founded run is not entered; not what an earlier one has."""
+    folder = home.run_folder(found.run.hex())
+    if not (folder / FOUNDED).exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def check_tokens(manifest: Manifest, data: Supply) -> None:

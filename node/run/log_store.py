@@ -32,15 +32,15 @@ from shoal.node.run.means_store import MeansStore
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.journal import begun_at, first_register, framed, read, shortened
+from shoal.protocol.log.journal import begun_at, first_register, framed, is_readable, read, shortened
 from shoal.protocol.log.register import Rules, voters_root
 from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.messages.averaging import Mean, Table
-from shoal.protocol.messages.log import Decided, Register, Shortcut, VoteFile
+from shoal.protocol.messages.log import Decided, Register, Shortcut, Switch, VoteFile
 
 FOLDER, JOURNAL, STATE, DOWNLOAD = "log", "journal", "state", "download"
 MEANS, RESULT = "means", "result"  # names of records; the first one is also that of their folder
-SHORTEN, SWITCH = "shorten", "switch"  # names of shortcuts: to what is here already, and to another branch of the log
+SHORTEN = "shorten"  # name of a shortcut to what is here already
 LEFT = "left"  # name of the file that says that the states here are of a branch of the log that was left
 RAN = "ran"  # name of the file that says when this node ran
 AWAY = 60.0  # seconds without us, from which on others may have gone on so
@@ -98,9 +98,9 @@ class LogStore:
         """Append a record: on return it is written, and if it is of "log" or "vote" it is forced to disk, too.
 
         So are all means and tables (messages/averaging.py) of "means" and "result" by a table of "result". The log goes
-        on from a shortcut of "log", which leads over entries that we have never had, and from one of "switch" on
-        another branch: before that is written all means are forgotten, and it is noted that the states that are here
-        are of the branch before. With one of "shorten" the journal begins, and keeps the entries that follow it.
+        on from a shortcut of "log", which leads over entries that we have never had, and from a Switch on another
+        branch: before that is written all means are forgotten, and it is noted that the states that are here are of the
+        branch before. With a shortcut of "shorten" the journal begins, and keeps the entries that follow it.
         """
         with self._or_error("write"):
             if name in (MEANS, RESULT):
@@ -108,11 +108,16 @@ class LogStore:
                 self.means.write(record)
                 if name == RESULT and isinstance(record, Table):
                     self.means.force()
+            elif isinstance(record, Switch):  # in this order: we may be killed
+                replace_file(self.folder / LEFT, [])
+                self.means.forget_all()
+                self._begin_at(record.beginning, record.votes)
             elif isinstance(record, Shortcut):
-                if name == SWITCH:  # in this order: we may be killed
-                    replace_file(self.folder / LEFT, [])
-                    self.means.forget_all()
-                self._begin_at(record, keeps_entries=name == SHORTEN)
+                assert self._votes is not None
+                if name != SHORTEN:
+                    self._begin_at(record, self._votes)
+                elif is_readable(record):  # else the journal stays as long as it is
+                    self._shorten(record, self._votes)
             else:
                 if isinstance(record, Decided):
                     self._places[record.entry.number] = self.size
@@ -147,14 +152,16 @@ class LogStore:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _begin_at(self, beginning: Shortcut, *, keeps_entries: bool) -> None:
-        assert self._votes is not None
-        path = self.folder / JOURNAL
-        if keeps_entries:
-            content, places = shortened(path.read_bytes(), self._places, beginning, self._votes)
-        else:
-            content, places = begun_at(beginning, self._votes), {}
-        replace_file(path, [content])
+    def _begin_at(self, beginning: Shortcut, votes: VoteFile) -> None:
+        self._replace_journal(begun_at(beginning, votes), {})
+        self._votes = votes
+
+    def _shorten(self, beginning: Shortcut, votes: VoteFile) -> None:
+        content = (self.folder / JOURNAL).read_bytes()
+        self._replace_journal(*shortened(content, self._places, beginning, votes))
+
+    def _replace_journal(self, content: bytes, places: dict[int, int]) -> None:
+        replace_file(self.folder / JOURNAL, [content])
         self._places, self.size = places, len(content)
 
     def _was_away(self, is_new: bool) -> bool:

@@ -49,8 +49,10 @@ from shoal.node.run.founding import (
     check_tokens,
     first_weights,
     forget_founded,
+    mark_founded,
     new_run,
     resolve_origin,
+    unmark_founded,
 )
 from shoal.node.run.introduction import describe, find_manifest, link_to, parse_run_name
 from shoal.node.run.meters import Tally
@@ -354,12 +356,22 @@ class Runs:
             raise
 
     async def found(self, found: Introduction, train: bool, loaded: Checkpoint | None) -> RunLink:
-        """Founds the run that we have signed, which goes on from the checkpoint `loaded`, if there is one."""
+        """Founds the run that we have signed, which goes on from the checkpoint `loaded`, if there is one.
+
+        LocalError if we have founded it before, which only a repeated nonce makes possible.
+        """
         check_begins(found.manifest)
+        key = found.run.hex()
         async with self._entering:
-            self._check_is_new(found.run.hex())
-            await reloading.forget_log(self._home.run_folder(found.run.hex()))
-            return await self._enter(found, train, loaded, is_founding=True)
+            self._check_is_new(key)
+            await RECORDS.run(mark_founded, self._home, key)
+            try:
+                await reloading.forget_log(self._home.run_folder(key))
+                return await self._enter(found, train, loaded, is_founding=True)
+            except BaseException:
+                if not self.has(key):
+                    await RECORDS.run(unmark_founded, self._home, key)
+                raise
 
     async def preview(self, link: str) -> Preview:
         """What joining a run would need, from its link or id; nothing is joined or kept."""

@@ -28,7 +28,7 @@ from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.effects import Effect, Send, Tell
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.masks import common, mask_of, masked
-from shoal.protocol.log.register import state_of
+from shoal.protocol.log.register import MAX_SEATS, state_of
 from shoal.protocol.messages.averaging import Call, Direct, Offer
 from shoal.protocol.messages.log import PartState, Result, Roster, Seat
 
@@ -159,7 +159,7 @@ class Steering:
     def _want_seats(self, peers: Sequence[PeerId]) -> list[Effect]:
         """Whoever is added while a round is under way owns nothing in it."""
         before = self._part.roster
-        new = sorted(peer for peer in peers if not self._is_seated(peer))
+        new = sorted(peer for peer in peers if not self._is_seated(peer))[: MAX_SEATS - len(before)]
         seats = (*before, *(Seat(peer, 0) for peer in new)) if before else self._shared(new, self.round)
         return [Tell(Want(Roster(self._us.part, seats)))] if new else []
 
@@ -295,4 +295,4 @@ class Steering:
             if not self._context.doubts.leaves_out(peer, self.round + 1)
             and (peer not in self._exchange.lost or self._is_ready(peer))
         ]
-        return self._shared(here or [self._us.me], self.round + 1)
+        return self._shared(here[:MAX_SEATS] or [self._us.me], self.round + 1)

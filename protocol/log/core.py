@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
@@ -68,14 +69,19 @@ from shoal.protocol.messages.log import (
     Vote,
     Voted,
     VoteFile,
+    Yield,
 )
 
 PATIENCE = 2.0  # seconds until a voter wants another view, if it is told no others; doubled with each view
 MOST_DOUBLINGS = 6
 MAX_ASKED = 300  # bytes of a body that a proposer asks others to want too, lest it dies
 MAX_WANTED = 64  # bodies that others want; of its own a peer may want as many more
+MAX_REVIEWED = (
+    256  # entries about which the application was asked, or that it refused; about older ones it is asked anew
+)
 TAIL = 256  # newest entries that are kept in memory for those who are behind
 MOST_AT_ONCE = 64  # of them, for one who asks
+MOST_BYTES = 1 << 20  # of the bodies of these; beyond the first one
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +146,7 @@ class Core:
     looks: bool = False  # it reads how the log goes on, and says nothing yet
     asked: int = 0  # the place, from 1, of the voter that it has asked for entries; 0: it lacks none that it knows of
     asked_at: int = 0  # the number at which its log ended when it did so
+    written: VoteFile | None = field(default=None, compare=False, repr=False)  # last, for this number; None: unknown
 
     @classmethod
     def resume(cls, me: PeerId, register: Register, log: Iterable[Decided], file: VoteFile, rules: Rules) -> Core:
@@ -335,7 +342,11 @@ class Turn:
         self._set(offered=tuple(body for body in core.offered if body not in offered))
         if not is_approved:
             wanted = tuple(body for body in core.wanted if entry_digest(self._entry(body)) != entry)
-            self._set(refused=_with(core.refused, entry), approved=_without(core.approved, entry), wanted=wanted)
+            self._set(
+                refused=_with(core.refused, entry)[-MAX_REVIEWED:],
+                approved=_without(core.approved, entry),
+                wanted=wanted,
+            )
         else:
             self._set(approved=_with(core.approved, entry), refused=_without(core.refused, entry))
             self._set(wanted=(*core.wanted, *offered))
@@ -367,7 +378,7 @@ class Turn:
             case Request():
                 body_of(message.body, sender)  # names the sender, where it is malformed
                 self._hand(sender, message.number)
-                if may_be_asked_for(message.body):
+                if may_be_asked_for(message.body) and may_ask(self.core.register, sender, message.body):
                     self._consider(message.body)
             case Propose(entry=entry):
                 if self._is_next(sender, entry.number, tells=True):
@@ -567,7 +578,8 @@ class Turn:
         if digest in core.approved or (is_bound and was_asked and digest in core.refused):
             return True
         if not was_asked:
-            self._set(reviewed=(*core.reviewed, (digest, is_bound)), refused=_without(core.refused, digest))
+            reviewed = (*core.reviewed, (digest, is_bound))[-MAX_REVIEWED:]
+            self._set(reviewed=reviewed, refused=_without(core.refused, digest))
             self.effects.append(Tell(Review(entry, is_bound)))
         return False
 
@@ -856,8 +868,10 @@ class Turn:
         if not core.log or core.log[0].entry.number > number + 1:
             self.effects.append(Tell(LogWanted(peer)))
             return False
-        later = tuple(each for each in core.log if each.entry.number > number)
-        self._send((peer,), Tip(core.register.branch, core.register.number, later[:MOST_AT_ONCE]))
+        later = [each for each in core.log if each.entry.number > number][:MOST_AT_ONCE]
+        sizes = accumulate(len(each.entry.body) for each in later[1:])
+        shown = (later[0], *(each for each, size in zip(later[1:], sizes, strict=True) if size <= MOST_BYTES))
+        self._send((peer,), Tip(core.register.branch, core.register.number, shown))
         return True
 
     # -- the rest -----------------------------------------------------------------------------------------------
@@ -876,7 +890,11 @@ class Turn:
             self.effects.append(Tell(event))
 
     def _persist_vote(self) -> None:
-        self.effects.append(Persist("vote", self.core.vote_file()))
+        """Unless that is on the disk already: who hears nobody repeats itself for as long as that lasts."""
+        file = self.core.vote_file()
+        if file != self.core.written:
+            self._set(written=file)
+            self.effects.append(Persist("vote", file))
 
 
 def branch_of(message: KeeperMessage) -> Digest:
@@ -912,6 +930,14 @@ def author_of(body: bytes) -> PeerId | None:
 def may_be_asked_for(body: bytes) -> bool:
     """Whether any voter may be asked to have this decided; what else is wanted, the proposer itself wants."""
     return type(body_of(body)) not in (Roster, Result, Found)
+
+
+def may_ask(register: Register, sender: PeerId, body: bytes) -> bool:
+    """Whether what `sender` asks for is looked at: anybody passes on what others have signed.
+
+    But nobody has signed that there is a branch to yield to, so only voters may ask for that.
+    """
+    return not isinstance(body_of(body), Yield) or sender in register.voters
 
 
 def first_of(wanted: Sequence[bytes]) -> bytes:

@@ -6,6 +6,9 @@ trusted ones so many that one of them is honest, of the others a quorum. So a vo
 voters, if it dies then. A joiner reads a header for each few changes of voters, and no entry; the last header
 names the root of the register, and with the register it goes on as everybody does. This is the skipping verification
 of light clients, as in Tendermint (Buchman, Kwon, Milosevic, 2018).
+
+Where peers do not lie a header may lead over the beginning of a branch, too: a voter goes on in its life where it has
+checked how the branch was founded, and never on two branches (who leaves one begins another life).
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ from shoal.protocol.log.register import Rules, electorate_root
 from shoal.protocol.messages.log import Electorate, Header, Vote
 
 
-def follow(branch: Digest, trusted: Electorate, header: Header, rules: Rules, shown_by: PeerId) -> Electorate:
-    """Those who decide the entry after that of `header`; RemoteError unless the trusted voters vouch for it."""
+def follow(branch: Digest | None, trusted: Electorate, header: Header, rules: Rules, shown_by: PeerId) -> Electorate:
+    """Those who decide the entry after that of `header`; RemoteError unless the trusted voters vouch for it.
+
+    It is one of `branch`; None: of this branch or a later one, for whose founding they vouch as well.
+    """
     subject, shown, after = header.certificate.subject, header.electorate, header.after or header.electorate
-    roots = electorate_root(branch, shown), electorate_root(branch, after)
-    if subject.branch != branch or (subject.voters, subject.voters_after) != roots:
+    roots = electorate_root(subject.branch, shown), electorate_root(subject.branch, after)
+    if branch not in (None, subject.branch) or (subject.voters, subject.voters_after) != roots:
         raise RemoteError("shows a header with other voters than it names, or of another branch", shown_by)
     if subject.phase != rules.trust.phases[-1] or shown.since < trusted.since:
         raise RemoteError("shows a header that decides nothing, or leads back", shown_by)
@@ -66,9 +72,12 @@ def fewest(trusted: Electorate, headers: Sequence[Header]) -> list[Header]:
 
 
 def follow_all(
-    branch: Digest, trusted: Electorate, headers: Sequence[Header], rules: Rules, shown_by: PeerId
+    branch: Digest | None, trusted: Electorate, headers: Sequence[Header], rules: Rules, shown_by: PeerId
 ) -> tuple[int, Digest]:
-    """Number of the last header's entry, and the root of the register after it; RemoteError at the first bad header."""
+    """Number of the last header's entry, and the root of the register after it; RemoteError at the first bad header.
+
+    `branch`: see `follow`.
+    """
     if not headers:
         raise RemoteError("shows no header", shown_by)
     for header in headers:

@@ -116,6 +116,12 @@ def shortened(
     return head + content[start:], moved
 
 
+def is_readable(record: Record) -> bool:
+    """Whether a record can be read again: it may be too long."""
+    content = encode(record)
+    return _decoded(_check(content, CHECK), content) is not None
+
+
 def _records(content: bytes) -> Iterator[tuple[int, Record | None]]:
     """Each record with where it ends; None in place of one that is damaged. One that ends too early is left out."""
     start = 0

@@ -29,6 +29,7 @@ from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.anchors import check_entry, check_skip
 from shoal.protocol.log.core import Committed, Core, Forked, LogWanted, Review, branch_of
 from shoal.protocol.log.register import (
+    MAX_BODY,
     MAX_SURVIVORS,
     after,
     body_of,
@@ -73,6 +74,7 @@ from shoal.protocol.messages.log import (
     Shortcut,
     Statement,
     Stays,
+    Switch,
     Tip,
     Unheard,
     Void,
@@ -855,12 +857,12 @@ class Keeper:
         self._rival, self._seen = None, register
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
-        kept = [Persist("vote", self.core.vote_file()), Persist("switch", shortcut)]  # in this order: we may be killed
+        kept = Persist("switch", Switch(shortcut, self.core.vote_file()))  # in one record: we may be killed
         self._statements, self._promoted, self._elsewhere = {}, set(), set()
         self._asked_after_end.clear()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
         self._anchor = None  # it is of the branch that we leave
-        return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
+        return [kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""
@@ -970,16 +972,27 @@ def _subject(said: Said) -> PeerId:
 
 
 def _counts(said: Said, register: Register) -> bool:
-    """Whether a statement may still be part of an entry."""
-    if isinstance(said, Order):
-        is_due = said.what == What.VOTE and said.branch == register.branch and said.subject not in register.voters
-        return (
-            is_due and may_order(register, said.peer, said.life) and has_life(register, said.subject, said.subject_life)
-        )
-    if isinstance(said, Stays):  # one is kept for each founder that is named, so not of anybody
-        may_found = may_survive(register, said.founder) and said.before == register.tip
-        return may_found and may_stay(register, said.peer, said.life)
-    return has_life(register, said.peer, said.life) and said.before in register.tips
+    """Whether a statement may still be part of an entry.
+
+    One of each author is kept about everybody who is named: so only who can be meant may be, by who has a say in it.
+    """
+    match said:
+        case Order():
+            is_due = said.what == What.VOTE and said.branch == register.branch and said.subject not in register.voters
+            is_about_member = has_life(register, said.subject, said.subject_life)
+            return is_due and is_about_member and may_order(register, said.peer, said.life)
+        case Stays():
+            is_short = not said.bound or (said.peer == said.founder and len(said.bound) <= MAX_BODY)
+            may_found = may_survive(register, said.founder) and said.before == register.tip
+            return is_short and may_found and may_stay(register, said.peer, said.life)
+        case Unheard():
+            is_about_member = has_life(register, said.absent, said.absent_life)
+            is_due = is_about_member and is_voter(register, said.peer, said.life)
+        case Lacks():
+            is_due = is_voter(register, said.peer, said.life)
+        case Consent():
+            is_due = has_life(register, said.peer, said.life)
+    return is_due and said.before in register.tips
 
 
 def _place(item: tuple[tuple[type, PeerId, PeerId], Message]) -> tuple[str, PeerId, PeerId]:

@@ -45,6 +45,7 @@ from shoal.protocol.messages.log import (
 )
 
 MAX_BODY = 64 << 10  # bytes
+MAX_SEATS = 900  # of a roster: a result with as many weights and a seat for each, of up to 70 bytes, fits into a body
 MAX_MEMBERS = 4096
 MAX_VOTERS = 32
 MAX_ADMITTED = 64  # by one entry
@@ -52,7 +53,8 @@ MAX_STATEMENTS = MAX_VOTERS + 1  # of one kind in an entry: of each voter, and o
 MAX_SURVIVORS = 200  # members with whom a branch begins; others are admitted to it
 EARLIER = 16  # branches that a register remembers
 WINDOW = 32  # entries for which a statement of a voter counts
-REMEMBERED = 256  # members that are gone, whose lives are not admitted again
+REMEMBERED = 256  # peers that are gone, whose lives are not admitted again
+REGISTERS = 32  # of which what was computed is kept: each result makes one, of up to 100 kB with 1,000 members
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +65,34 @@ class Rules:
     signer: Signer
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def entry_digest(entry: Entry) -> Digest:
     """By which an entry is voted for, and named by the one after it."""
     return digest("log entry", encode_value(entry))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=REGISTERS)
 def register_root(register: Register) -> Digest:
     """The root that is in every vote."""
-    return digest("log register", encode(register))
+    return root_of(bare(register), rest_of(register))
 
 
-@lru_cache(maxsize=1024)
+def root_of(bare: Register, rest: Digest) -> Digest:
+    """The root of a register of which only the `rest_of` is known, beside what it says without that."""
+    return digest("log register", encode(bare), rest)
+
+
+def bare(register: Register) -> Register:
+    """Without what says only how it came about: enough to check by whom a branch was founded after it."""
+    return replace(register, earlier=(), tips=register.tips[-1:])
+
+
+def rest_of(register: Register) -> Digest:
+    """What stands for what a `bare` register lacks."""
+    return digest("log register rest", encode_value((register.earlier, register.tips[:-1])))
+
+
+@lru_cache(maxsize=REGISTERS)
 def voters_root(register: Register) -> Digest:
     """The root of those who decide the next entry."""
     return electorate_root(register.branch, electorate_of(register))
@@ -239,7 +256,7 @@ def is_signed(statement: Message, author: PeerId, rules: Rules) -> bool:
     return True
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2 * REGISTERS)
 def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | None = None) -> Register:
     """The register after `entry`; RemoteError, naming who showed it, if the entry does not fit."""
     step = _Step(register, rules, shown_by)
@@ -318,7 +335,8 @@ class _Step:
             self.check(asks, asks.peer)
             if has_member(register, asks.peer):
                 register = self._without(register, asks.peer, left=False)
-            register = replace(register, members=(*register.members, Member(asks.peer, asks.life, 0)))
+            members = (*register.members, Member(asks.peer, asks.life, 0))
+            register = replace(register, members=members, gone=_remembered(register.gone, (), members))
         self.require(len(register.members) <= MAX_MEMBERS, "admits more members than a run may have")
         return register
 
@@ -474,7 +492,7 @@ class _Step:
             yields_to=NO_DIGEST,
             members=members,
             voters=tuple(voter for voter in voters if voter in able)[: register.most_voters],
-            gone=(*register.gone, *gone)[-REMEMBERED:],
+            gone=_remembered(register.gone, gone, members),
         )
 
     def yield_to(self, body: Yield) -> Register:
@@ -489,6 +507,7 @@ class _Step:
         self.require(has_life(self.register, peer, life), "is about somebody who is no member in that life")
 
     def _require_seats(self, seats: Sequence[Seat]) -> None:
+        self.require(len(seats) <= MAX_SEATS, f"has a roster with more than {MAX_SEATS} seats")
         present = self._still_here(seats)
         fits = len({seat.peer for seat in seats}) == len(seats) and any(seat.share for seat in seats)
         self.require(fits, "has a roster with somebody twice, or without an owner")
@@ -507,12 +526,8 @@ class _Step:
         voters = tuple(voter for voter in register.voters if voter != peer)
         self.require(bool(voters), "takes the last vote away")
         gone = Gone(peer, member_of(register, peer).life, left)
-        return replace(
-            register,
-            gone=(*register.gone, gone)[-REMEMBERED:],
-            members=tuple(member for member in register.members if member.peer != peer),
-            voters=voters,
-        )
+        members = tuple(member for member in register.members if member.peer != peer)
+        return replace(register, gone=_remembered(register.gone, (gone,), members), members=members, voters=voters)
 
     def _part(self, number: int) -> PartState:
         self.require(number < self.register.part_count, "is about a part that the run does not have")
@@ -548,6 +563,16 @@ class _Step:
             self.check(each, each.peer)
         fitting = [each for each in orders if each.subject_life == life]
         return is_ordered(self.register, what, subject, fitting, self.rules)
+
+
+def _remembered(gone: Iterable[Gone], new: Iterable[Gone], members: Iterable[Member]) -> tuple[Gone, ...]:
+    """Those who are gone, each once: of who is back, or gone again, the later life says what the earlier one did."""
+    last = {each.peer: each for each in gone}
+    for each in new:
+        last.pop(each.peer, None)
+        last[each.peer] = each
+    back = {member.peer for member in members}
+    return tuple(each for each in last.values() if each.peer not in back)[-REMEMBERED:]
 
 
 _APPLY: dict[type[Message], Callable[[_Step, Any], Register]] = {

@@ -3,21 +3,34 @@
 A peer keeps of the log's past one header for each change of voters, and of the last entries now and then the register
 after one. Whoever lacks entries that are no longer kept is shown such a register with the headers that lead from the
 founder to it, checks them, and reads on from there. Where a branch begins it is shown the register before, and checks
-by that who might found it.
+by that who might found it; but only of the newest branch, and of those whose founders all had no vote before in the
+same life: else a header of one of its voters leads there (headers.py).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.log.certificate import is_founding
 from shoal.protocol.log.headers import fewest, follow_all
-from shoal.protocol.log.register import Rules, after, electorate_of, register_root, state_of, tokens_of
-from shoal.protocol.messages.log import Crossing, Decided, Header, Register, Shortcut, Way
+from shoal.protocol.log.register import (
+    Rules,
+    after,
+    bare,
+    body_of,
+    electorate_of,
+    register_root,
+    rest_of,
+    root_of,
+    state_of,
+    tokens_of,
+)
+from shoal.protocol.messages.log import Crossing, Decided, Found, Header, Register, Shortcut, Way
 
 EVERY, MARKS = 16, 16  # entries from one register that is kept to the next, and how many are
 SPARING = 64  # changes of the voters from one tidying up of their headers to the next, which takes a while
@@ -59,7 +72,7 @@ class Shortcuts:
         """An entry was decided."""
         if is_founding(before, register):
             headers = _leading(self._branch.first, [*self._branch.headers, *self._newest])
-            crossings = (*self._branch.crossings, Crossing(headers, before, decided.entry))
+            crossings = shortened((*self._branch.crossings, Crossing(headers, before, decided.entry)))
             self._begin(register, Way(crossings, ()), register)
             return
         after = electorate_of(register) if register.voters_since == register.number else None
@@ -120,6 +133,29 @@ def _leading(first: Register, headers: Sequence[Header]) -> tuple[Header, ...]:
     return tuple(fewest(electorate_of(first), headers))
 
 
+def shortened(crossings: Sequence[Crossing]) -> tuple[Crossing, ...]:
+    """As few of these as lead to the last one: those are left out over which a voter of before leads by a header.
+
+    Else a run that goes on as a branch each night would soon have more to show than can be sent.
+    """
+    *before, last = crossings
+    for place, crossing in enumerate(before):
+        for count, header in enumerate(crossing.headers, 1):
+            if led := fewest(header.after or header.electorate, last.headers):
+                return (*before[:place], replace(last, headers=(*crossing.headers[:count], *led)))
+    return (*(_bare(each, following) for each, following in pairwise(crossings)), last)
+
+
+def _bare(crossing: Crossing, following: Crossing) -> Crossing:
+    """Without what nobody needs who only checks it: what is founded then is certified by the headers that follow."""
+    if crossing.rest is not None or not following.headers:
+        return crossing
+    body = body_of(crossing.entry.body)
+    if isinstance(body, Found) and any(each.bound for each in body.stays):  # to what may rest on the entries before
+        return crossing
+    return replace(crossing, register=bare(crossing.register), rest=rest_of(crossing.register))
+
+
 def beginning(founding: Register, way: Way, rules: Rules) -> Register:
     """The register with which the branch begins to which `way`, that was checked, leads from the founder."""
     return after(way.crossings[-1].register, way.crossings[-1].entry, rules) if way.crossings else founding
@@ -129,20 +165,35 @@ def check_shortcut(shortcut: Shortcut, founding: Register, rules: Rules, shown_b
     """RemoteError unless the way leads from the founder to the register."""
     here = founding
     for crossing in shortcut.way.crossings:
-        _check_way(here, crossing.headers, crossing.register, rules, shown_by)
+        root = root_of(crossing.register, crossing.rest) if crossing.rest is not None else None
+        _check_way(here, crossing.headers, crossing.register, rules, shown_by, leads_over=True, root=root)
         here = after(crossing.register, crossing.entry, rules, shown_by)
         if not is_founding(crossing.register, here):
             raise RemoteError("shows the beginning of a branch that is none", shown_by)
     _check_way(here, shortcut.way.headers, shortcut.register, rules, shown_by)
 
 
-def _check_way(here: Register, headers: Sequence[Header], register: Register, rules: Rules, shown_by: PeerId) -> None:
-    if register.branch != here.branch:
+def _check_way(
+    here: Register,
+    headers: Sequence[Header],
+    register: Register,
+    rules: Rules,
+    shown_by: PeerId,
+    leads_over: bool = False,
+    root: Digest | None = None,
+) -> None:
+    """RemoteError unless the headers lead from one register to the other, which is whole if no `root` is given.
+
+    `leads_over`: it may be of a later branch.
+    """
+    may_cross = leads_over and rules.trust.may_branch and bool(headers)
+    if register.branch != here.branch and not may_cross:
         raise RemoteError("shows the register of another branch", shown_by)
     if register == here and not headers:
         return
-    number, root = follow_all(here.branch, electorate_of(here), headers, rules, shown_by)
-    if (number, root) != (register.number, register_root(register)):
+    branch = None if may_cross else here.branch
+    certified = follow_all(branch, electorate_of(here), headers, rules, shown_by)
+    if certified != (register.number, root or register_root(register)):
         raise RemoteError("shows a register that nobody has certified", shown_by)
 
 

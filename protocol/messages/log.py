@@ -474,9 +474,10 @@ class Register(Message):
 class Crossing:
     """From one branch to the next."""
 
-    headers: tuple[Header, ...]  # on the earlier branch, from voters that are known to those who decided its last entry
+    headers: tuple[Header, ...]  # on earlier ones, from voters that are known to those who decided their last entry
     register: Register  # after that entry
     entry: Entry  # that founds the next branch
+    rest: Digest | None = None  # what stands for what is left out of the register; None: nothing is
 
 
 @value
@@ -509,3 +510,11 @@ class Met(Message):
 
 KeeperMessage = LogMessage | Statement | Shortcut | Met
 """All that is sent about the log; what is no LogMessage is not for the core."""
+
+
+@message(136)
+class Switch(Message):
+    """To the journal: go on from `beginning`, on another branch, with these votes. Never sent."""
+
+    beginning: Shortcut
+    votes: VoteFile

@@ -13,7 +13,7 @@ from shoal.protocol.member.facts import RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.past import Past, recall
 from shoal.protocol.messages.averaging import Mean, Table
-from shoal.protocol.messages.log import Shortcut, VoteFile
+from shoal.protocol.messages.log import Shortcut, Switch, VoteFile
 from tests.simulation.signing import FakeSigner
 
 
@@ -38,6 +38,8 @@ def put_record(disk: dict[str, Any], name: str, record: Message, core: Core) -> 
         journal = read(bytes(disk["journal"]), core.rules)
         assert journal.votes is not None
         disk["journal"] = bytearray(shortened(bytes(disk["journal"]), journal.places, record, journal.votes)[0])
+    elif isinstance(record, Switch):
+        disk["journal"] = bytearray(begun_at(record.beginning, record.votes))
     elif isinstance(record, Shortcut):
         disk["journal"] = bytearray(begun_at(record, core.vote_file()))
     else:

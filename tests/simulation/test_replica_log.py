@@ -11,8 +11,9 @@ import pytest
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.log.keeper import LOOK
+from shoal.protocol.log.register import body_of
 from shoal.protocol.member.presence import GOING
-from shoal.protocol.messages.log import GetLog, Tip
+from shoal.protocol.messages.log import GetLog, Remove, Tip
 from shoal.protocol.messages.replicas import Meet
 from shoal.protocol.replicas.member import LINGER, ReplicaMember
 from tests.simulation import replica_endings as endings
@@ -154,7 +155,8 @@ def test_who_is_away_for_long_is_removed_and_comes_back_in_a_new_life() -> None:
     world.run_until(lambda: NAMES[2] not in world.node(NAMES[0]).members(), within=120.0)
     world.resume(NAMES[2])
     world.run_until(lambda: NAMES[2] in oracle.partners(newest(world)), within=60.0)
-    assert len(world.node(NAMES[0]).member.log.register.gone) == 1
+    decided = [body_of(each.entry.body) for each in world.node(NAMES[0]).member.log.core.log]
+    assert [each.peer for each in decided if isinstance(each, Remove)] == [NAMES[2]]
     world.run_until(lambda: all_vote(world, 4), within=60.0)
 
 

@@ -16,12 +16,12 @@ from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import digest, result_hash
 from shoal.protocol.log.journal import framed
-from shoal.protocol.log.register import after, first_state, founded, voters_root
+from shoal.protocol.log.register import MAX_BODY, after, first_state, founded, voters_root
 from shoal.protocol.log.shortcuts import START
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.messages.averaging import Made, Mean, Table
-from shoal.protocol.messages.log import Decided, Phase, Register, Shortcut, Voted, VoteFile
+from shoal.protocol.messages.log import Crossing, Decided, Phase, Register, Shortcut, Switch, Voted, VoteFile, Way
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import BRANCH, PEERS
 from tests.unit.log.test_core import Swarm, newcomer
@@ -126,8 +126,10 @@ def test_of_the_means_none_is_left_when_the_log_goes_on_on_another_branch(store:
     store.put("log", SHORTCUT)
     assert len(means_of(tmp_path)) == 4
     assert not (store.folder / LEFT).exists()
-    store.put("switch", SHORTCUT)
+    later = VoteFile(FOUNDING_LIFE + 1, voters_root(MIDDLE), 0, 2, None, None)
+    store.put("switch", Switch(SHORTCUT, later))
     assert means_of(tmp_path) == []
+    assert opened(tmp_path).votes == later
     assert (store.folder / LEFT).exists(), "until the states of the left branch are set aside"
     store.put("means", mean(3))
     assert means_of(tmp_path) == [mean(3)]
@@ -144,13 +146,32 @@ def test_a_branch_is_not_left_before_it_is_noted_that_the_states_are_of_it(
 
     monkeypatch.setattr("shoal.node.run.log_store.replace_file", fails)
     with pytest.raises(LocalError):
-        store.put("switch", SHORTCUT)
+        store.put("switch", Switch(SHORTCUT, VOTES))
     assert journal_of(store).read_bytes() == before
     monkeypatch.undo()
     monkeypatch.setattr(store, "_begin_at", fails)
     with pytest.raises(LocalError):
-        store.put("switch", SHORTCUT)
+        store.put("switch", Switch(SHORTCUT, VOTES))
     assert (store.folder / LEFT).exists()
+
+
+def test_who_is_killed_at_a_switch_of_branches_is_on_one_of_them_with_its_vote(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The branch that it leaves may have fewer entries than the other one."""
+    ours, end = replace(VOTES, number=1), replace(SHORTCUT, register=register_after(3))
+    store.put("vote", ours)
+    theirs = VoteFile(FOUNDING_LIFE + 1, voters_root(end.register), 0, 4, None, None)
+    caplog.set_level(logging.WARNING, "shoal.run")
+    with monkeypatch.context() as patched:
+        patched.setattr("shoal.node.run.log_store.replace_file", lambda path, content: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            store.put("switch", Switch(end, theirs))
+    assert opened(tmp_path).votes == ours
+    store.put("switch", Switch(end, theirs))
+    kept = opened(tmp_path)
+    assert (kept.register, kept.votes) == (end.register, theirs)
+    assert not caplog.records
 
 
 def test_the_size_is_that_of_the_journal_from_the_first_byte_on(store: LogStore, tmp_path: Path) -> None:
@@ -226,6 +247,16 @@ def test_a_shorter_journal_says_the_same_and_keeps_the_last_vote(store: LogStore
     assert first.number, "it begins with a later state"
     store.put("vote", replace(VOTES, view=5, number=4))
     assert opened(tmp_path).votes.view == 5
+
+
+def test_a_journal_is_made_shorter_only_to_what_can_be_read_again(store: LogStore, tmp_path: Path) -> None:
+    for each in ENTRIES:
+        store.put("log", each)
+    store.put("vote", VOTES)
+    long = Crossing((), MIDDLE, replace(ENTRIES[0].entry, body=bytes(MAX_BODY)))
+    store.put("shorten", replace(SHORTCUT, way=Way((long,) * 70, ())))
+    kept = opened(tmp_path)
+    assert (kept.first, kept.entries, kept.votes) == (FOUNDING, ENTRIES, VOTES)
 
 
 def test_a_shortcut_replaces_all_entries_and_keeps_the_last_vote(store: LogStore, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from shoal.node.manifest.manifest import (
 )
 from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.log.register import MAX_SEATS
 from shoal.protocol.messages.genesis import Genesis, sign_genesis
 from tests.run_kit import NONCE
 from tests.simulation.signing import FakeSigner
@@ -276,3 +277,10 @@ def test_a_codec_for_research_is_refused_by_its_name(way: str, codec: str) -> No
     )
     with pytest.raises(LocalError, match=words):
         parse_manifest(f"name = 'a'\n[codec]\n{way} = '{codec}'")
+
+
+@pytest.mark.parametrize("key", ["min_members", "start_members"])
+def test_a_run_waits_for_no_more_members_than_a_round_may_have(key: str) -> None:
+    parse_manifest(f'name = "a"\n[rounds]\n{key} = {MAX_SEATS}')
+    with pytest.raises(LocalError, match=f"{key}.*{MAX_SEATS}"):
+        parse_manifest(f'name = "a"\n[rounds]\n{key} = {MAX_SEATS + 1}')

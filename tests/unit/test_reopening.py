@@ -20,7 +20,7 @@ from shoal.node.manifest.manifest import Manifest
 from shoal.node.run import agreed_run
 from shoal.node.run import run as run_module
 from shoal.node.run.agreed_run import AgreedRun
-from shoal.node.run.log_store import FOLDER, JOURNAL, MEANS, STATE, SWITCH
+from shoal.node.run.log_store import FOLDER, JOURNAL, MEANS, STATE
 from shoal.node.run.settings import RunSettings
 from shoal.node.training.checkpoint.about import About
 from shoal.node.training.checkpoint.keep import Keeping
@@ -37,10 +37,11 @@ from shoal.protocol.base.effects import Effect, Persist, Tell, Timer, Wake
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.base.shortages import is_temporary
+from shoal.protocol.log.register import voters_root
 from shoal.protocol.log.shortcuts import START
 from shoal.protocol.member.kept import FOUNDING_LIFE
 from shoal.protocol.messages.averaging import Table
-from shoal.protocol.messages.log import Shortcut
+from shoal.protocol.messages.log import Shortcut, Switch, VoteFile
 from shoal.protocol.net.peers.network import Network
 from tests.run_kit import id_of, unsigned
 from tests.simulation.signing import FakeSigner
@@ -254,7 +255,12 @@ def test_states_of_a_branch_that_was_left_are_set_aside_although_the_process_was
     register = before.run.member.log.register
     part = replace(register.parts[0], round=1, history=digest("another history"))
     other = replace(register, branch=digest("another branch"), parts=(part,))
-    before.run.store.put(SWITCH, Shortcut(other.branch, 1_000_000, True, START, other))
+    before.run.store.put(
+        "switch",
+        Switch(
+            Shortcut(other.branch, 1_000_000, True, START, other), VoteFile(2, voters_root(other), 0, 0, None, None)
+        ),
+    )
     run = opened(tmp_path)
     assert run._base is None
     assert run.saving.newest == 0
@@ -281,7 +287,13 @@ def test_states_that_cannot_be_set_aside_do_not_count_as_those_of_another_branch
     before = Alone(opened(tmp_path, is_founding=True))
     kept(tmp_path, before.run, before.goes_on(2), samples=2)
     register = replace(before.run.member.log.register, branch=digest("another branch"))
-    before.run.store.put(SWITCH, Shortcut(register.branch, 1_000_000, True, START, register))
+    before.run.store.put(
+        "switch",
+        Switch(
+            Shortcut(register.branch, 1_000_000, True, START, register),
+            VoteFile(2, voters_root(register), 0, 0, None, None),
+        ),
+    )
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

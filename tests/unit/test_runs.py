@@ -27,7 +27,7 @@ from shoal.node.manifest.manifest import DataSpec, Introduction, parse_manifest
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, remember_run, remembered_runs
 from shoal.node.run import reloading
-from shoal.node.run.founding import new_run
+from shoal.node.run.founding import forget_founded, mark_founded, new_run, unmark_founded
 from shoal.node.run.log_store import FOLDER, LogStore
 from shoal.node.run.run import Run
 from shoal.node.run.runs import Runs
@@ -311,6 +311,53 @@ async def test_who_begins_with_a_run_anew_does_not_begin_with_what_was_kept(
     monkeypatch.setattr(Runs, "_enter", enter)
     entered = runs.create(TEXT, True, nonce=NONCE.hex()) if way == "create" else runs.join(key, train=True)
     assert dict(await entered) == {"kept": False}
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_was_founded_here_and_left_is_not_founded_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its founder would vote a second time on what others have decided."""
+    runs = made(home)
+    key = new_run(MANIFEST, runs._identity, NONCE).run.hex()
+
+    async def enter(self: Runs, *_: object, **__: object) -> Any:
+        self.open[key] = cast(Run, Ending("ours"))
+        return {}
+
+    async def fail(*_: object, **__: object) -> Any:
+        raise NoRoom("no room")
+
+    monkeypatch.setattr(Runs, "_enter", fail)
+    with pytest.raises(NoRoom):
+        await runs.create(TEXT, True, nonce=NONCE.hex())
+    monkeypatch.setattr(Runs, "_enter", enter)
+    await runs.create(TEXT, True, nonce=NONCE.hex())  # it was not founded then
+    await runs.leave(key)
+    with pytest.raises(LocalError, match="may not vote there again") as refusal:
+        await runs.create(TEXT, True, nonce=NONCE.hex())
+    assert refusal.value.code == "run-left"
+    assert not runs.open
+    with pytest.raises(LocalError, match="may not vote there again"):
+        await made_by(home, runs).create(TEXT, True, nonce=NONCE.hex())
+
+
+def test_what_is_kept_of_a_run_outlives_that_somebody_founds_it_a_second_time(home: Home) -> None:
+    founding = introduced(MANIFEST)
+    folder = home.make_run_folder(founding.run.hex())
+    mark_founded(home, founding.run.hex())
+    forget_founded(home, founding)
+    assert folder.exists()
+    unmark_founded(home, founding.run.hex())
+    forget_founded(home, founding)
+    assert not folder.exists()
+
+
+def made_by(home: Home, before: Runs) -> Runs:
+    """The same node after a restart."""
+    runs = made(home)
+    runs._identity = before._identity
+    return runs
 
 
 class Ending(SimpleNamespace):

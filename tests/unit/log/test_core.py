@@ -12,9 +12,10 @@ from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.base.signing import signed
-from shoal.protocol.base.wire import decode, encode
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode, encode
 from shoal.protocol.log.core import (
     MAX_ASKED,
+    MAX_REVIEWED,
     MAX_WANTED,
     MOST_AT_ONCE,
     PATIENCE,
@@ -24,15 +25,17 @@ from shoal.protocol.log.core import (
     LogWanted,
     Review,
 )
-from shoal.protocol.log.register import after, entry_digest, member_of, voters_root
+from shoal.protocol.log.register import MAX_BODY, after, entry_digest, member_of, voters_root
 from shoal.protocol.log.trust import Byzantine, Crash
 from shoal.protocol.messages.log import (
     AddVoters,
     Admit,
     Asks,
+    Certificate,
     ChangeView,
     Consent,
     Decided,
+    Entry,
     GetLog,
     Leave,
     Lock,
@@ -43,16 +46,19 @@ from shoal.protocol.messages.log import (
     Result,
     Roster,
     Seat,
+    Subject,
     Tip,
     Vote,
     Voted,
     VoteFile,
+    Yield,
 )
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import BRANCH, PEERS, leaves, register_of
 from tests.simulation.signing import FakeSigner
 
 A, B, C, D = PEERS[:4]
+SUBJECT = Subject(BRANCH, 1, 0, Phase.COMMIT, *[NO_DIGEST] * 5)
 
 
 def core_of(peer: PeerId, register: Register, trust: type = Crash) -> Core:
@@ -301,6 +307,36 @@ def test_of_each_who_asks_one_wish_is_kept() -> None:
     assert len(core.offered) == 1
 
 
+def test_only_voters_ask_for_what_nobody_has_signed() -> None:
+    register = register_of(4, 3)
+    core = core_of(A, register)
+    leave = leaves(C, register)
+    assert leave is not None
+    yields = Yield(digest("another branch"), 1)
+    for asker, body, is_heard in (
+        (PeerId("nobody"), newcomer(1), True),
+        (PeerId("nobody"), leave, True),
+        (PeerId("nobody"), yields, False),
+        (D, yields, False),  # it has no vote, so nobody asks whom it has met
+        (B, yields, True),
+    ):
+        _, effects = core.receive(asker, Request(BRANCH, 0, encode(body)))
+        assert len(told(effects, Review)) == is_heard
+
+
+def test_of_what_was_asked_and_refused_only_so_much_is_kept_and_that_is_asked_again() -> None:
+    core = core_of(A, register_of(3, 3))
+    for tokens in range(1, MAX_REVIEWED + 10):
+        core, effects = core.receive(B, Request(BRANCH, 0, encode(Yield(digest("another branch"), tokens))))
+        (review,) = told(effects, Review)
+        assert isinstance(review, Review)
+        core, _ = core.answer(entry_digest(review.entry), False)
+    assert (len(core.reviewed), len(core.refused), core.offered) == (MAX_REVIEWED, MAX_REVIEWED, ())
+    for tokens, is_asked in ((MAX_REVIEWED, False), (1, True)):
+        _, effects = core.receive(B, Request(BRANCH, 0, encode(Yield(digest("another branch"), tokens))))
+        assert len(told(effects, Review)) == is_asked
+
+
 def test_what_the_application_does_not_want_holds_up_nothing() -> None:
     swarm = Swarm(register_of(3, 3), refuses="N1")
     for peer in swarm.cores:
@@ -363,6 +399,22 @@ def test_who_hears_nobody_asks_for_one_view_again_and_again() -> None:
     assert core.view == 1
 
 
+def test_what_is_on_disk_already_is_not_written_again() -> None:
+    """A run without a quorum would fill the disk, a record each time that its timer fires."""
+    core, _ = core_of(B, register_of(3, 3)).receive(A, proposal(register_of(3, 3)))
+    assert core.proposal is not None
+    core, effects = core.answer(entry_digest(core.proposal.entry), True)
+    written = []
+    for view in (0, 1, 1, 1):
+        core, effects = core.fire(Timer("log", "view", 1, str(view)))
+        assert sent(effects, ChangeView) == [A, C]
+        written += [each.record for each in effects if isinstance(each, Persist)]
+    assert written == [core.vote_file()]
+    core, _ = core.receive(C, change_of(C, core.register, 1))
+    core, effects = core.fire(Timer("log", "view", 1, "1"))
+    assert [each.record for each in effects if isinstance(each, Persist)] == [core.vote_file()], "another view is"
+
+
 def test_an_idle_log_is_quiet() -> None:
     _, effects = core_of(A, register_of(3, 3)).start()
     assert sent(effects, GetLog) == [B]
@@ -413,6 +465,17 @@ def test_who_is_behind_by_more_than_one_answer_asks_on() -> None:
     swarm.do(C, lambda core: core.hear_of(A, 1))
     assert len(set(swarm.numbers)) == 1
     assert swarm.cores[C].asked == 0
+
+
+def test_long_entries_are_told_in_several_answers_each_of_which_can_be_sent() -> None:
+    entry = Entry(BRANCH, 1, NO_DIGEST, bytes(MAX_BODY))
+    log = tuple(Decided(replace(entry, number=number), Certificate(SUBJECT, ())) for number in range(1, 70))
+    core = replace(core_of(A, register_of(3, 3)), register=replace(register_of(3, 3), number=69), log=log)
+    _, effects = core.receive(B, GetLog(BRANCH, 0))
+    (tip,) = [each.message for each in effects if isinstance(each, Send)]
+    assert isinstance(tip, Tip)
+    assert 1 < len(tip.entries) < MOST_AT_ONCE
+    assert len(encode(tip)) <= MAX_CONTROL_FRAME // 2, "certificates come with them"
 
 
 def test_who_has_nothing_to_give_is_not_asked_again_at_once() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shoal.protocol.base.effects import Effect, Send, Tell, Timer
+import pytest
+
+from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Timer
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, MAX_INT, Message, decode, encode
 from shoal.protocol.log.certificate import certificate_of, subject_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, EntryDecided, Keeper, Unfit
-from shoal.protocol.log.register import after, body_of, first_state, member_of, next_entry, voters_root
+from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, EntryDecided, Keeper, Said, Unfit, _counts
+from shoal.protocol.log.register import MAX_BODY, after, body_of, first_state, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
@@ -20,6 +22,7 @@ from shoal.protocol.messages.log import (
     Asks,
     Certificate,
     ChangeView,
+    Consent,
     Decided,
     Found,
     GetLog,
@@ -36,6 +39,7 @@ from shoal.protocol.messages.log import (
     Shortcut,
     Statement,
     Stays,
+    Switch,
     Tip,
     Unheard,
     Void,
@@ -185,6 +189,16 @@ def test_a_branch_is_left_without_an_entry_only_after_some_seconds_without_a_quo
     bench.run(2 * TICK)
     bench.keeper.receive(C, rival)
     assert bench.keeper.register.branch == rival.branch
+
+
+def test_a_switch_of_branches_is_one_record_with_the_votes_of_the_later_life() -> None:
+    """Votes on what follows entries that are not there yet would be damage to whoever is killed between two records."""
+    bench = Bench()
+    rival = other_branch(bench.first, C, tokens=1000)
+    effects = bench.keeper._switch(C, rival)
+    (written,) = [each for each in effects if isinstance(each, Persist)]
+    assert written == Persist("switch", Switch(rival, bench.keeper.core.vote_file()))
+    assert bench.keeper.core.life > member_of(bench.first, A).life
 
 
 def test_whoever_speaks_is_not_down() -> None:
@@ -350,3 +364,44 @@ def test_who_looks_around_after_an_absence_leads_nothing() -> None:
     assert not keeper.leads
     assert not keeper.listens
     assert keeper.votes_here
+
+
+KEPT = register_of(4, 3)  # D has no vote
+D, NOBODY = PEERS[3], PeerId("nobody")
+
+
+def unheard(absent: PeerId, absent_life: int, peer: PeerId) -> Unheard:
+    return Unheard(KEPT.branch, KEPT.tip, absent, absent_life, peer, member_of(KEPT, peer).life, b"")
+
+
+def stays(peer: PeerId, founder: PeerId, bound: bytes) -> Stays:
+    return Stays(KEPT.branch, KEPT.tip, founder, 1, bound, peer, member_of(KEPT, peer).life, b"")
+
+
+@pytest.mark.parametrize(
+    ("said", "is_kept"),
+    [
+        (unheard(D, member_of(KEPT, D).life, A), True),
+        (unheard(NOBODY, 1, A), False),
+        (unheard(D, member_of(KEPT, D).life + 1, A), False),
+        (unheard(C, member_of(KEPT, C).life, D), False),
+        (Consent(KEPT.branch, KEPT.tip, D, member_of(KEPT, D).life, b""), True),
+        (Consent(KEPT.branch, KEPT.tip, NOBODY, 1, b""), False),
+        (Lacks(KEPT.branch, KEPT.tip, 1, A, member_of(KEPT, A).life, b""), True),
+        (Lacks(KEPT.branch, KEPT.tip, 1, D, member_of(KEPT, D).life, b""), False),
+        (stays(A, A, bytes(MAX_BODY)), True),
+        (stays(A, A, bytes(MAX_BODY + 1)), False),
+        (stays(B, A, b"for the founder to say"), False),
+    ],
+)
+def test_what_is_kept_of_what_others_say_is_bounded_by_members_and_voters(said: Said, is_kept: bool) -> None:
+    assert _counts(said, KEPT) is is_kept
+
+
+def test_a_member_without_a_vote_cannot_fill_a_voter_with_names_that_it_invents() -> None:
+    bench = Bench()
+    bench.keeper.core = replace(bench.keeper.core, register=KEPT)
+    for number in range(100):
+        said = signed(unheard(PeerId(f"nobody {number}"), 1, D), FakeSigner(D))
+        bench.keeper.receive(D, Statement(KEPT.branch, KEPT.number, encode(said)))
+    assert not bench.keeper._statements

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -10,11 +11,15 @@ import pytest
 
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, digest
+from shoal.protocol.base.masks import mask_of
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_INT, Message, decode, encode
 from shoal.protocol.log.register import (
     MAX_ADMITTED,
+    MAX_BODY,
+    MAX_SEATS,
     MAX_VOTERS,
+    REGISTERS,
     WINDOW,
     Rules,
     after,
@@ -23,6 +28,7 @@ from shoal.protocol.log.register import (
     next_entry,
     register_root,
     voters_root,
+    who_left,
 )
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
@@ -33,6 +39,7 @@ from shoal.protocol.messages.log import (
     End,
     Lacks,
     Leave,
+    Member,
     Order,
     Register,
     Remove,
@@ -241,6 +248,23 @@ def test_a_roster_is_of_members_and_only_grows_within_a_round() -> None:
     assert apply(once, Roster(0, seats(A, B, C))).parts[0].roster == seats(A, B, C)
 
 
+def test_a_full_roster_and_its_result_fit_into_entries_and_one_more_seat_does_not() -> None:
+    peers = [PeerId(f"16Uiu2HA{number:045d}") for number in range(MAX_SEATS + 1)]  # the longest of real names
+    register = replace(run_of("A"), members=tuple(Member(peer, 1, 0) for peer in peers))
+    most = 1 << 16  # chunks of a vector, which one owner may own all
+    full = tuple(Seat(peer, most) for peer in peers[:-1])
+    register = apply(register, Roster(0, full))
+    mask, weights = mask_of(peers[:-1], peers[:-1]), (MAX_INT // len(full),) * len(full)
+    said = result(register, 1, counted=mask, weights=weights, roster=full)
+    assert len(encode(said)) <= MAX_BODY
+    assert len(apply(register, said).parts[0].roster) == MAX_SEATS
+    more = (*full, Seat(peers[-1], most))
+    assert f"more than {MAX_SEATS} seats" in refused(register, Roster(0, more))
+    assert f"more than {MAX_SEATS} seats" in refused(
+        register, result(register, 1, counted=b"", weights=(), roster=more)
+    )
+
+
 def test_who_leaves_keeps_its_place_until_the_round_is_over() -> None:
     gone = apply(run_of("A"), Roster(0, seats(A, B)), Leave(asks(B, leaves=True)))
     assert gone.parts[0].roster == seats(A, B)
@@ -297,3 +321,29 @@ def test_a_register_travels_and_its_root_covers_all_of_it() -> None:
     register = apply(run_of("AB"), Roster(0, seats(A, B)))
     assert decode(encode(register)) == register
     assert register_root(register) != register_root(replace(register, faults=1))
+
+
+def test_registers_that_were_left_are_not_kept_in_memory() -> None:
+    """Each result makes a member of its own of everybody whom it counts."""
+    register, before = apply(run_of("A"), Roster(0, seats(A, B))), registers_in_memory()
+    for round in range(1, 300):
+        register = apply(register, result(register, round))
+        assert register_root(register) != voters_root(register)
+    assert registers_in_memory() - before <= 4 * REGISTERS
+
+
+def test_of_everybody_who_is_gone_only_the_last_life_is_remembered() -> None:
+    register, life = run_of("A"), LIVES[B]
+    for life in range(LIVES[B], LIVES[B] + 5):
+        register = apply(register, Leave(by(B, replace(asks(B, leaves=True), life=life))))
+        assert [each.life for each in register.gone if each.peer == B] == [life]
+        assert "life that is over" in refused(register, Admit((asks(B, life=life),)))
+        register = apply(register, Admit((asks(B, life=life + 1),)))
+    assert all(each.peer != B for each in register.gone)
+    assert "life that is over" in refused(register, Admit((asks(B, life=life),)))
+    assert who_left(register) == []
+
+
+def registers_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(each, Register) for each in gc.get_objects())
