@@ -41,7 +41,7 @@ from shoal.protocol.log.register import voters_root
 from shoal.protocol.log.shortcuts import START
 from shoal.protocol.member.kept import FOUNDING_LIFE
 from shoal.protocol.messages.averaging import Table
-from shoal.protocol.messages.log import Shortcut, Switch, VoteFile
+from shoal.protocol.messages.log import Register, Shortcut, Switch, VoteFile
 from shoal.protocol.net.peers.network import Network
 from tests.run_kit import id_of, unsigned
 from tests.simulation.signing import FakeSigner
@@ -255,12 +255,7 @@ def test_states_of_a_branch_that_was_left_are_set_aside_although_the_process_was
     register = before.run.member.log.register
     part = replace(register.parts[0], round=1, history=digest("another history"))
     other = replace(register, branch=digest("another branch"), parts=(part,))
-    before.run.store.put(
-        "switch",
-        Switch(
-            Shortcut(other.branch, 1_000_000, True, START, other), VoteFile(2, voters_root(other), 0, 0, None, None)
-        ),
-    )
+    before.run.store.put("switch", switch_to(other))
     run = opened(tmp_path)
     assert run._base is None
     assert run.saving.newest == 0
@@ -271,6 +266,12 @@ def test_states_of_a_branch_that_was_left_are_set_aside_although_the_process_was
     ours = kept(tmp_path, run, base, samples=4, folder=CHECKPOINTS)
     opened(tmp_path)
     assert ours.exists(), "what is saved since is of the branch that we are on"
+
+
+def switch_to(register: Register) -> Switch:
+    """What is written where a node goes over to another branch."""
+    shortcut = Shortcut(register.branch, 1_000_000, True, START, register)
+    return Switch(shortcut, VoteFile(2, voters_root(register), 0, 0, None, None))
 
 
 def states_of(home: Path) -> dict[str, list[int]]:
@@ -287,13 +288,7 @@ def test_states_that_cannot_be_set_aside_do_not_count_as_those_of_another_branch
     before = Alone(opened(tmp_path, is_founding=True))
     kept(tmp_path, before.run, before.goes_on(2), samples=2)
     register = replace(before.run.member.log.register, branch=digest("another branch"))
-    before.run.store.put(
-        "switch",
-        Switch(
-            Shortcut(register.branch, 1_000_000, True, START, register),
-            VoteFile(2, voters_root(register), 0, 0, None, None),
-        ),
-    )
+    before.run.store.put("switch", switch_to(register))
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
