@@ -48,7 +48,7 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.keeper import EntryDecided
+from shoal.protocol.log.keeper import EntryDecided, Unfit
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.presence import Parted, Presence
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
@@ -242,6 +242,8 @@ class Run(ABC):
                 self.obstacle = reason  # often for some milliseconds only: `_report` says what lasts
             case Blamed(peer, reason):
                 warn(log, "peer-blamed", f"peer {peer} {reason}")
+            case Unfit(kind, reason):
+                log.info("%s: this node asks for no %s in the log, as it %s", self.manifest.name, kind, reason)
             case _:
                 self._on_outcome(event)
 

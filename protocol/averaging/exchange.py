@@ -4,7 +4,7 @@ Rules:
 - Which owner a chunk has follows from the roster and the chunk's epoch (owners.py). Epochs only rise, and whoever names
   a higher one makes it known.
 - An owner adds the contributions of those who have offered any, in roster order, and goes on without those who are
-  lost, or whom the proposer has given up.
+  lost, or whom the proposer has given up. Each counts by the weight in its signed offer, so by the same at all owners.
 - An owner signs its mean, so that anybody can pass it on. A new owner takes over the mean that the old one had already
   sent to somebody (Have) rather than compute it again.
 - Nothing is resent unless it is asked for (Give). All that is agreed on, the log decides.
@@ -69,6 +69,7 @@ class Exchange:
         self._owners: Owners | None = None  # None: there is no roster yet
         self._chunks = chunks
         self._offers: dict[PeerId, int] = {}  # weights
+        self._named: dict[PeerId, set[int]] = {}  # all that were offered: a member may be started again in the round
         self._contribute: Contribute | None = None
         self._weight = 0
         self._owned: dict[int, OwnedChunk] = {}
@@ -160,6 +161,11 @@ class Exchange:
         """Whether `peer` has yet to bring us something of its own, for which it needs nobody else."""
         return any(peer in self._missing(chunk) for chunk in self._owned)
 
+    def contradicts(self, peer: PeerId) -> bool:
+        """Whether something of `peer` is here by a weight that it has never offered."""
+        named = {None, *self._named.get(peer, ())}
+        return any(owned.uncounted(peer) not in named for owned in self._owned.values())
+
     def want(self, peer: PeerId) -> Give | None:
         """What we lack from `peer`, if anything."""
         contributions = tuple(chunk for chunk in self._owned if peer in self._missing(chunk))
@@ -191,6 +197,7 @@ class Exchange:
     def offer(self, peer: PeerId, weight: int) -> list[Effect]:
         """`peer` is ready, on our state. Who has offered nothing may still offer something."""
         self._offers[peer] = weight
+        self._named.setdefault(peer, set()).add(weight)
         self.lost.pop(peer, None)
         return self._fold_all()
 
@@ -240,17 +247,19 @@ class Exchange:
     # -- inputs -------------------------------------------------------------------------------------------------
 
     def receive_contribution(self, sender: PeerId, message: Contribution) -> list[Effect]:
-        """A chunk for us to add, if it was trained from our state: its sender may have come from another one since."""
+        """A chunk for us to add, if it was trained from our state: its sender may have come from another one since.
+
+        It may come before its offer, and waits for that.
+        """
         chunk = self._checked(sender, message.chunk)
         if not message.weight:
             raise RemoteError("contributes with weight zero", sender)
         effects = self.move([(chunk, message.epoch)])
         owned = self._owned.get(chunk)
-        is_ours = message.base_root == self._base_root
-        if owned is None or self.means[chunk] is not None or not is_ours or not owned.lacks(sender):
+        is_ours, offered = message.base_root == self._base_root, self._offers.get(sender)
+        if owned is None or self.means[chunk] is not None or not is_ours or not owned.lacks(sender, offered):
             return effects
-        self.taken += 1
-        self._offers[sender] = message.weight
+        self.taken += message.weight == offered
         return [*effects, *_blames(owned.add(sender, message.weight, message.payload)), *self._finish(chunk)]
 
     def receive_mean(self, sender: PeerId, message: Mean) -> tuple[bool, list[Effect]]:
@@ -317,8 +326,9 @@ class Exchange:
         source = self._sources.get(chunk)
         if source is not None and source not in self.lost:
             return [source]
-        owned = self._owned[chunk]
-        return [peer for peer in self.roster if self._offers.get(peer) and self._is_awaited(peer) and owned.lacks(peer)]
+        owned, offers = self._owned[chunk], self._offers
+        bringing = [peer for peer in self.roster if offers.get(peer) and self._is_awaited(peer)]
+        return [peer for peer in bringing if owned.lacks(peer, offers[peer])]
 
     def _is_awaited(self, peer: PeerId) -> bool:
         """Whether a contribution of `peer` may still come."""
@@ -357,7 +367,7 @@ class Exchange:
         if self.means[chunk] is not None:
             return []
         owned, us = self._owned[chunk], self._us
-        is_over, errors = owned.fold(self.roster, self._is_awaited)
+        is_over, errors = owned.fold(self.roster, self._offers.get, self._is_awaited)
         blames = _blames(errors)
         if not is_over or not owned.counted:
             return blames

@@ -2,8 +2,10 @@
 
 Contributions are folded in roster order whatever the order of arrival, so that a replay gives the same bits. Who is not
 waited for is passed over at its place; the weights of the others renormalise because the sum only knows those it was
-given. Each contributor is counted once. What cannot be a contribution, by its size, is refused when it comes, and does
-not wait for its turn; what else is wrong with one is seen when it is added.
+given. Each contributor is counted once, by the weight that it has offered: what names another one waits for an offer
+that does, and is replaced by what comes after it, as its sender may have been started again. What cannot be a
+contribution, by its size, is refused when it comes, and does not wait for its turn; what else is wrong with one is seen
+when it is added.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class OwnedChunk:
         return f"OwnedChunk({self._chunk}, counted={len(self.counted)})"
 
     def add(self, peer: PeerId, weight: int, payload: Payload) -> list[PayloadError]:
-        """Take a contribution of somebody of whom one is lacking; the error, if no codec makes such a thing."""
+        """Take a contribution of somebody who `lacks` one here; the error, if no codec makes such a thing."""
         if self._reducer.fits(self._chunk, len(payload)):
             self._held[peer] = (weight, lambda: payload)
             return []
@@ -43,14 +45,29 @@ class OwnedChunk:
 
     def hold(self, me: PeerId, weight: int, make: Callable[[], Payload]) -> None:
         """Take our own, which is made when its turn comes: all chunks at once would take long."""
-        if self.lacks(me):
+        if self.lacks(me, weight):
             self._held[me] = (weight, make)
 
-    def lacks(self, peer: PeerId) -> bool:
-        """Whether a contribution of `peer` would count: there is none, and its turn is not over."""
-        return peer not in self._held and (peer not in self._passed or not self.counted)
+    def lacks(self, peer: PeerId, weight: int | None) -> bool:
+        """Whether a contribution of `peer` by the weight that it has offered would count.
 
-    def fold(self, roster: Sequence[PeerId], is_awaited: Callable[[PeerId], bool]) -> tuple[bool, list[PayloadError]]:
+        That is if there is none, and its turn is not over. None: it has offered nothing yet.
+        """
+        if peer in self._held and ((held := self._held[peer]) is None or held[0] == weight):
+            return False
+        return peer not in self._passed or not self.counted
+
+    def uncounted(self, peer: PeerId) -> int | None:
+        """The weight of what is here of `peer`, and not counted yet."""
+        held = self._held.get(peer)
+        return held[0] if held is not None else None
+
+    def fold(
+        self,
+        roster: Sequence[PeerId],
+        offered: Callable[[PeerId], int | None],
+        is_awaited: Callable[[PeerId], bool],
+    ) -> tuple[bool, list[PayloadError]]:
         """Add those whose turn has come; whether nobody is awaited any more, and the errors of the bad ones."""
         errors: list[PayloadError] = []
         if not self.counted:
@@ -59,9 +76,9 @@ class OwnedChunk:
             if peer in self._passed:
                 continue
             held = self._held.get(peer)
-            if held is not None:
+            if held is not None and held[0] == offered(peer):
                 errors += self._count(peer, held)
-            elif peer not in self._held and is_awaited(peer):
+            elif (held is not None or peer not in self._held) and is_awaited(peer):
                 return False, errors
             self._passed.add(peer)
         return True, errors

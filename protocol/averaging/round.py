@@ -27,7 +27,7 @@ from shoal.protocol.averaging.reducer import Contribute, Reducer
 from shoal.protocol.averaging.shelf import Decision, table_digest
 from shoal.protocol.averaging.silence import Stall
 from shoal.protocol.averaging.steering import Steering
-from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Withdraw
+from shoal.protocol.base.effects import Blamed, Effect, Persist, Send, Tell, Withdraw
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.masks import masked
@@ -50,6 +50,7 @@ class Round:
         self._us = context.us
         self._offers: dict[PeerId, wire.Offer] = {}
         self._given_up: set[PeerId] = set()  # who lives and offers, but brings nothing
+        self._contradicted_at: dict[PeerId, float] = {}  # since when what came of somebody is of none of its offers
         self._strays: dict[PeerId, Digest] = {}  # roots of those who stand on another state
         self._offer: wire.Offer | None = None  # our own
         self._fetching = Fetching(context.us.part, base.round + 1, context.shelf, context.pace, self._longest_pause)
@@ -210,7 +211,8 @@ class Round:
         match message:
             case wire.Offer():
                 return self._receive_offer(sender, message)
-            case wire.Contribution():
+            case wire.Contribution(weight=weight):
+                self._check_weight(weight, sender)
                 return self.exchange.receive_contribution(sender, message)
             case wire.Mean() if sender in self._strays and not self._context.shelf.was_asked(message, sender):
                 return []  # of another state
@@ -242,8 +244,7 @@ class Round:
             raise RemoteError(f"sent an offer in the name of {offer.peer}", sender)
         if offer.branch != self._us.branch:
             raise RemoteError("offers something to another run", sender)
-        if offer.weight > self._context.policy.max_weight:
-            raise RemoteError(f"offers weight {offer.weight}, which is over the run's cap", sender)
+        self._check_weight(offer.weight, sender)
         if len(offer.apart) > MAX_APART:
             raise RemoteError(f"names {len(offer.apart)} members that it is apart from", sender)
         check_signature(offer, sender, self._us.signer)
@@ -258,6 +259,10 @@ class Round:
         if sender in self._given_up or sender not in self.exchange.roster:
             return effects
         return effects + self.exchange.offer(sender, offer.weight)
+
+    def _check_weight(self, weight: int, sender: PeerId) -> None:
+        if weight > self._context.policy.max_weight:
+            raise RemoteError(f"names weight {weight}, which is over the run's cap", sender)
 
     def _doubt(self, offer: wire.Offer) -> list[Effect]:
         """Who stands on another state has no part in the round; if most do, it is perhaps ours that is wrong."""
@@ -440,15 +445,28 @@ class Round:
         if headway is None or not (self.exchange.is_under_way or self._offer is not None):
             return []
         for peer in self._owing():
-            if not headway.is_due(now, peer):
+            if self._contradicts_itself(now, peer):
+                effects.append(Tell(Blamed(peer, "contributes by another weight than it has offered")))
+                effects += self._give_up(peer)
+            elif not headway.is_due(now, peer):
                 continue
-            if self.exchange.is_under_way and headway.is_given_up(now, peer, owes_bytes=True):
-                self._given_up.add(peer)
-                self._context.doubts.give_up(peer, self.number)
-                effects += self.exchange.lose(peer)
+            elif self.exchange.is_under_way and headway.is_given_up(now, peer, owes_bytes=True):
+                effects += self._give_up(peer)
             elif (give := self.exchange.want(peer)) is not None:
                 effects.append(Send(peer, give))
         return effects
+
+    def _contradicts_itself(self, now: float, peer: PeerId) -> bool:
+        """Whether what came of `peer` is of no offer, though one of a process that was just started would be here."""
+        if not self.exchange.contradicts(peer):
+            self._contradicted_at.pop(peer, None)
+            return False
+        return now - self._contradicted_at.setdefault(peer, now) > MOST_AGAIN
+
+    def _give_up(self, peer: PeerId) -> list[Effect]:
+        self._given_up.add(peer)
+        self._context.doubts.give_up(peer, self.number)
+        return self.exchange.lose(peer)
 
     def _owing(self) -> list[PeerId]:
         return [peer for peer in self.exchange.awaited() if peer != self._us.me and peer not in self.exchange.lost]

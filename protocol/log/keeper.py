@@ -161,6 +161,14 @@ class LogSkipped(Event):
     register: Register
 
 
+@dataclass(frozen=True, slots=True)
+class Unfit(Event):
+    """What this peer wants decided is asked of nobody, for this reason; told once, until the reason is another."""
+
+    kind: str
+    reason: str
+
+
 class Keeper:
     """One peer's log."""
 
@@ -209,6 +217,7 @@ class Keeper:
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
         self._asked_after_end: Counter[PeerId] = Counter()  # how often, of those who are here and no members
+        self._unfit: dict[str, str] = {}  # why what was wanted last could not be asked for, by kind
         self.is_leaving = False
 
     # -- read side ----------------------------------------------------------------------------------------------
@@ -307,9 +316,15 @@ class Keeper:
         """Have `body` decided, if it still fits, and not too much is wanted."""
         if not self.listens:
             return []
-        with suppress(RemoteError, LocalError):  # whoever wants it looks again
-            return self._do(self.core.submit(body))
-        return []
+        kind = type(body).__name__
+        try:
+            turn = self.core.submit(body)
+        except (RemoteError, LocalError) as error:  # whoever wants it looks again
+            is_news = self._unfit.get(kind) != str(error)
+            self._unfit[kind] = str(error)
+            return [Tell(Unfit(kind, str(error)))] if is_news else []
+        self._unfit.pop(kind, None)
+        return self._do(turn)
 
     def expect(self) -> list[Effect]:
         """A result is due."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -35,8 +36,8 @@ def count_a_contributor_twice(patch: pytest.MonkeyPatch) -> None:
     sound, sound_add = OwnedChunk.fold, OwnedChunk.add
     again: list[tuple[OwnedChunk, int, bytes]] = []
 
-    def fold(self: OwnedChunk, roster: Sequence[PeerId], is_awaited: Callable[[PeerId], bool]) -> object:
-        done = sound(self, roster, is_awaited)
+    def fold(self: OwnedChunk, *asked: Any) -> object:
+        done = sound(self, *asked)
         while again and again[-1][0] is self:
             _, weight, payload = again.pop()
             self._sum.add(weight, payload)
@@ -56,10 +57,21 @@ def count_a_contributor_twice(patch: pytest.MonkeyPatch) -> None:
 def _with_repeats(sound: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
     def receive(self: Exchange, sender: PeerId, message: wire.Contribution) -> list[Effect]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(OwnedChunk, "lacks", lambda self, peer: True)
+            patch.setattr(OwnedChunk, "lacks", lambda self, peer, weight: True)
             return sound(self, sender, message)
 
     return receive
+
+
+def count_by_any_weight(patch: pytest.MonkeyPatch) -> None:
+    """A contribution counts by the weight that it names, whatever its sender has offered."""
+    sound = Exchange.receive_contribution
+
+    def receive_contribution(self: Exchange, sender: PeerId, message: wire.Contribution) -> list[Effect]:
+        self._offers[sender] = message.weight
+        return sound(self, sender, message)
+
+    patch.setattr(Exchange, "receive_contribution", receive_contribution)
 
 
 def weigh_all_alike(patch: pytest.MonkeyPatch) -> None:
@@ -133,10 +145,11 @@ def take_offers_of_another_state(patch: pytest.MonkeyPatch) -> None:
 
 
 def add_what_was_trained_elsewhere(patch: pytest.MonkeyPatch) -> None:
-    """An owner adds a contribution to another state, if nobody offers one."""
+    """An owner adds a contribution to another state, and takes it for an offer."""
     sound = Exchange.receive_contribution
 
     def receive_contribution(self: Exchange, sender: PeerId, message: wire.Contribution) -> list[Effect]:
+        self._offers.setdefault(sender, message.weight)
         return sound(self, sender, replace(message, base_root=self._base_root))
 
     patch.setattr(Exchange, "receive_contribution", receive_contribution)

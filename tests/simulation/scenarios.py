@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import msgpack
@@ -229,6 +229,30 @@ def forged(seed: int) -> None:
     node.receive = receive  # type: ignore[method-assign]
     goal = oracle.newest + 3
     _until(world, lambda: oracle.newest >= goal, "a liar keeps the rounds from being decided")
+
+
+def weighs_more(seed: int) -> None:
+    """A member contributes by another weight than it has offered: it counts nowhere, and the owners say who it was."""
+    world, oracle = settled(seed, 4)
+    liar = world.living()[1 + seed % 3]
+    node = world.node(liar)
+    fire, receive = node.fire, node.receive
+
+    def lie(effects: list[Effect]) -> list[Effect]:
+        return [_weighing_more(effect) for effect in effects]
+
+    node.fire = lambda now, timer: lie(fire(now, timer))  # type: ignore[method-assign]
+    node.receive = lambda now, sender, message: lie(receive(now, sender, message))  # type: ignore[method-assign]
+    goal = oracle.newest + 3
+    _until(world, lambda: oracle.newest >= goal, "a liar keeps the rounds from being decided")
+    if liar not in {each.peer for node in world.nodes() for each in node.blamed}:
+        raise Violation("Fair blame", f"nobody says what {liar} has done")
+
+
+def _weighing_more(effect: Effect) -> Effect:
+    if isinstance(effect, Send) and isinstance(effect.message, Contribution):
+        return replace(effect, message=replace(effect.message, weight=effect.message.weight + 1))
+    return effect
 
 
 def deaths_in_a_row(seed: int) -> None:

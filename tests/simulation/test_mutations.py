@@ -29,6 +29,7 @@ class Mutation:
 
 MUTATIONS = [
     Mutation(rule.count_a_contributor_twice, "Validity", scenarios.echoes, (0, 1)),
+    Mutation(rule.count_by_any_weight, "Validity", scenarios.weighs_more, (0, 1)),
     Mutation(rule.weigh_all_alike, "Validity", scenarios.calm, (0, 1)),
     Mutation(rule.take_a_mean_of_anybody, "Validity", scenarios.forged, (0, 1)),
     Mutation(rule.take_a_mean_without_its_bytes, "Agreement", scenarios.forged, (1, 2)),
@@ -38,14 +39,14 @@ MUTATIONS = [
     Mutation(rule.add_what_was_trained_elsewhere, "Fencing", scenarios.memory_hit, (1, 2, 4)),
     Mutation(rule.vote_for_a_result_on_another_state, "Fencing", scenarios.proposer_hit, (0, 1, 2, 3)),
     Mutation(rule.apply_to_another_state, "All or nothing", scenarios.keeper_hit, (0, 1, 2)),
-    Mutation(rule.vote_without_the_bytes, "Termination", scenarios.dead_with_the_last_bytes, (0, 2, 3)),
+    Mutation(rule.vote_without_the_bytes, "Termination", scenarios.dead_with_the_last_bytes, (2, 6)),
     Mutation(rule.vote_before_the_last_is_kept, "Termination", scenarios.slow_disks, (1, 10)),
     Mutation(rule.send_means_that_are_not_written, "Held", scenarios.killed_at_once, (0, 1)),
     Mutation(rule.forget_the_means_of_before, "Held", scenarios.killed_at_once, (0, 1)),
     Mutation(rule.forget_the_last_result, "Held", scenarios.killed_at_once, (2, 3)),
     Mutation(rule.never_undo, "Termination", scenarios.power_cut_at_once, (0, 1)),
     Mutation(rule.undo_what_is_only_late, "Held", scenarios.killed_at_once, (2, 3)),
-    Mutation(rule.accept_a_stale_epoch, "Cheap loss", scenarios.deaths_in_a_row, (10, 13)),
+    Mutation(rule.accept_a_stale_epoch, "Cheap loss", scenarios.deaths_in_a_row, (5, 32)),
     Mutation(rule.forget_to_reassign, "Termination", single_death.run_death, (0, 1)),
     Mutation(rule.send_again_unasked, "Cheap loss", single_death.run_death, (0, 1, 15)),
     Mutation(rule.wait_for_the_dead, "Termination", single_death.run_death, (0, 1)),
@@ -55,7 +56,7 @@ MUTATIONS = [
     Mutation(rule.never_remind, "Termination", scenarios.lossy_death, (0, 1)),
     Mutation(rule.stay_behind, "Termination", scenarios.away, (0, 1)),
     Mutation(rule.fetch_nothing, "Held", scenarios.killed_at_once, (2, 7)),
-    Mutation(rule.answer_nobody_late, "Held", scenarios.killed_at_once, (2, 3)),
+    Mutation(rule.answer_nobody_late, "Held", scenarios.killed_at_once, (2, 5)),
 ]
 OF_THEIR_OWN = (  # no single rule is missed there
     scenarios.applied_by_one,

@@ -25,14 +25,15 @@ class _Owner:
     def __init__(self) -> None:
         self.chunk = OwnedChunk(0, FactReducer())
         self.lost: list[PeerId] = []
+        self.offers = dict.fromkeys((*PEERS, PeerId("x")), 10)
 
     def add(self, peer: PeerId, payload: bytes | None = None) -> list[PayloadError]:
         """A contribution comes in; the errors of those that turned out bad."""
-        found = self.chunk.add(peer, 10, payload or _fact(peer)) if self.chunk.lacks(peer) else []
+        found = self.chunk.add(peer, 10, payload or _fact(peer)) if self.chunk.lacks(peer, 10) else []
         return [*found, *self.fold()[1]]
 
     def fold(self) -> tuple[bool, list[PayloadError]]:
-        return self.chunk.fold(PEERS, lambda peer: peer not in self.lost)
+        return self.chunk.fold(PEERS, self.offers.get, lambda peer: peer not in self.lost)
 
     @property
     def counted(self) -> list[str]:
@@ -101,4 +102,34 @@ def test_while_nothing_is_counted_whoever_comes_back_still_counts(owner: _Owner)
     owner.lost = [A, C]
     owner.add(B)
     assert owner.counted == [B]
-    assert not owner.chunk.lacks(A), "its turn is over"
+    assert not owner.chunk.lacks(A, 10), "its turn is over"
+
+
+def test_what_comes_before_its_offer_waits_for_it(owner: _Owner) -> None:
+    del owner.offers[B]
+    for peer in PEERS:
+        owner.add(peer)
+    assert owner.chunk.counted == [A]
+    owner.offers[B] = 10
+    assert owner.fold()[0]
+    assert owner.counted == [A, B, C]
+
+
+def test_what_names_another_weight_than_was_offered_counts_for_nothing_and_is_still_lacking(owner: _Owner) -> None:
+    owner.offers[B] = 20
+    for peer in PEERS:
+        owner.add(peer)
+    assert owner.chunk.lacks(B, 20)
+    assert owner.chunk.uncounted(B) == 10
+    owner.lost = [B]
+    assert owner.fold()[0]
+    assert owner.counted == [A, C]
+
+
+def test_who_was_started_again_counts_by_what_it_brings_and_offers_now(owner: _Owner) -> None:
+    owner.add(B)
+    owner.offers[B] = 20
+    assert not owner.chunk.add(B, 20, _fact("b again"))
+    for peer in (A, C):
+        owner.add(peer)
+    assert owner.counted == [A, "b again", C]

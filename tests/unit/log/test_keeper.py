@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shoal.protocol.base.effects import Effect, Send, Tell, Timer
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.signing import signed
-from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
+from shoal.protocol.base.wire import MAX_CONTROL_FRAME, MAX_INT, Message, decode, encode
 from shoal.protocol.log.certificate import certificate_of, subject_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, EntryDecided, Keeper
+from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, EntryDecided, Keeper, Unfit
 from shoal.protocol.log.register import after, body_of, first_state, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
@@ -31,6 +31,8 @@ from shoal.protocol.messages.log import (
     Propose,
     Register,
     Request,
+    Result,
+    Seat,
     Shortcut,
     Statement,
     Stays,
@@ -323,6 +325,19 @@ def test_who_lacks_an_older_result_does_not_vote_for_undoing_the_last() -> None:
     assert not keeper._is_good(Void(0, tuple(lacks)))
     keeper.lacks(9)
     assert keeper._is_good(Void(0, tuple(lacks)))
+
+
+def test_what_does_not_fit_is_told_once() -> None:
+    bench = Bench()
+    roster = (Seat(A, 1), Seat(B, 1))
+    register = replace(bench.first, parts=(replace(first_state(0), roster=roster),))
+    bench.keeper.core = replace(bench.keeper.core, register=register)
+    result = Result(0, 1, 0, NO_DIGEST, NO_DIGEST, b"\x03", (MAX_INT, 10), ())
+    (told,) = bench.keeper.want(result)
+    assert isinstance(told, Tell)
+    assert isinstance(told.event, Unfit)
+    assert "more tokens than there can be" in told.event.reason
+    assert bench.keeper.want(result) == []
 
 
 def test_who_looks_around_after_an_absence_leads_nothing() -> None:
