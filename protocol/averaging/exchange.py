@@ -35,10 +35,15 @@ class Self:
     """Who we are in a run."""
 
     me: PeerId
-    branch: Digest
+    branches: Callable[[], tuple[Digest, ...]]  # of the log: the one that we are on, then those it goes on from
     part: int
     signer: Signer
     lives: Callable[[], int]  # which life this is; a new one begins when we were removed, and are back
+
+    @property
+    def branch(self) -> Digest:
+        """The one that we are on."""
+        return self.branches()[0]
 
     @property
     def life(self) -> int:
@@ -267,7 +272,12 @@ class Exchange:
         chunk, made = self._checked(sender, message.chunk), message.made
         was_asked = self._shelf.was_asked(message, sender)
         if not was_asked:
-            self._check_made(chunk, made, sender)
+            try:
+                self._check_made(chunk, made, sender)
+            except RemoteError:
+                if self._is_of_before(chunk, made):
+                    return False, []
+                raise
         known = self.means[chunk]
         if known is not None and not was_asked:
             return False, []
@@ -399,16 +409,24 @@ class Exchange:
     def _is_of_this_round(self, chunk: int, made: Made) -> bool:
         return self._owners is not None and self._owners.at(chunk, made.epoch) == made.owner
 
-    def check_table(self, means: Sequence[Made], roster: Collection[PeerId], base: Digest, sender: PeerId) -> None:
+    def check_table(
+        self,
+        means: Sequence[Made],
+        roster: Collection[PeerId],
+        base: Digest,
+        branches: Sequence[Digest],
+        sender: PeerId,
+    ) -> None:
         """RemoteError, naming `sender`, unless each is its owner's word: the digest of a table does not say that.
 
-        `roster` and `base`, the root of a state, are those of the result. Who follows without having been in the round
-        knows its members alone, and not what each owned.
+        `roster` and `base`, the root of a state, are those of the result, which was decided on one of the `branches`.
+        Who follows without having been in the round knows its members alone, and not what each owned.
         """
         for chunk, made in enumerate(means):
             if made.owner not in roster or (self._owners is not None and not self._is_of_this_round(chunk, made)):
                 raise RemoteError(f"sent a table with a mean of chunk {chunk} by somebody who does not own it", sender)
-            self._check_word(chunk, made, base, sender)
+            if not any(self._is_word(chunk, made, base, branch) for branch in branches):
+                self._check_word(chunk, made, base, branches[0], sender)
 
     def _check_made(self, chunk: int, made: Made, sender: PeerId) -> None:
         """RemoteError, naming `sender`, unless the owner of the chunk in that epoch has signed this."""
@@ -416,19 +434,26 @@ class Exchange:
             raise RemoteError(f"sent a mean of chunk {chunk} by somebody who does not own it", sender)
         if not made.mask or not is_mask(made.mask, len(self.roster)):
             raise RemoteError("sent a mean whose mask does not fit the roster", sender)
-        self._check_word(chunk, made, self._base_root, sender)
+        self._check_word(chunk, made, self._base_root, self._us.branch, sender)
+
+    def _is_of_before(self, chunk: int, made: Made) -> bool:
+        """Whether its owner made this before it had heard of the branch that we are on."""
+        return any(self._is_word(chunk, made, self._base_root, branch) for branch in self._us.branches()[1:])
 
     def _is_vouched(self, chunk: int, made: Made) -> bool:
+        return self._is_word(chunk, made, self._base_root, self._us.branch)
+
+    def _is_word(self, chunk: int, made: Made, base_root: Digest, branch: Digest) -> bool:
         with suppress(RemoteError):
-            self._check_word(chunk, made, self._base_root, self._us.me)
+            self._check_word(chunk, made, base_root, branch, self._us.me)
             return True
         return False
 
-    def _check_word(self, chunk: int, made: Made, base_root: Digest, sender: PeerId) -> None:
+    def _check_word(self, chunk: int, made: Made, base_root: Digest, branch: Digest, sender: PeerId) -> None:
         """RemoteError, naming `sender`, unless the owner has signed this as a mean of this round on that state."""
         us = self._us
         said = MeanIs(
-            *(us.branch, us.part, self.round, chunk, made.epoch, base_root, made.hash),
+            *(branch, us.part, self.round, chunk, made.epoch, base_root, made.hash),
             *(made.owner, made.life, made.signature),
         )
         check_signature(said, made.owner, us.signer, sender)

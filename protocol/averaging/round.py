@@ -7,6 +7,8 @@ Rules:
 - Who brings nothing is reminded, and given up in the end, for more rounds each time; so nothing waits for ever on a
   live but wedged member.
 - Whoever stands on another state neither contributes nor owns anything, until it has caught up.
+- A round is of the branch of the log on which it was opened. When the log goes on as another one, another round is
+  opened in its place (rounds.py): of two branches that begin with the same round neither takes anything of the other.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class Round:
         self._given_up: set[PeerId] = set()  # who lives and offers, but brings nothing
         self._contradicted_at: dict[PeerId, float] = {}  # since when what came of somebody is of none of its offers
         self._strays: dict[PeerId, Digest] = {}  # roots of those who stand on another state
+        self._elsewhere: dict[PeerId, None] = {}  # who has spoken last of another branch of the log
         self._offer: wire.Offer | None = None  # our own
+        self._own: Ready | None = None  # what it says
         self._fetching = Fetching(context.us.part, base.round + 1, context.shelf, context.pace, self._longest_pause)
         self._headway: Headway | None = None
         self._quiet = Quiet()
@@ -67,6 +71,7 @@ class Round:
         self._offered_to: list[PeerId] = []
         self._contribution: Contribute | None = None
         self.base = base
+        self.branch = context.us.branch
         chunks = context.policy.chunks_in(base.round + 1)
         self.exchange = Exchange(context.us, base.round + 1, base.root, chunks, reducer, context.shelf, self._receivers)
         self.steering = Steering(context, base, self.exchange, self._offers, now)
@@ -93,6 +98,11 @@ class Round:
         """Whether the log has decided the round; some of its means may not be here yet."""
         return self._outcome is not None
 
+    @property
+    def submitted(self) -> tuple[Ready, Contribute | None] | None:
+        """What we have brought, if that is anything."""
+        return (self._own, self._contribution) if self._own is not None else None
+
     def waiting_for(self) -> list[PeerId]:
         """Whom this round hangs on, as far as we know; before the exchange only if our own contribution is there."""
         if self.exchange.is_under_way:
@@ -107,12 +117,12 @@ class Round:
         """Our inner steps are done; or nobody makes any, and there is no contribution, or not yet."""
         if self._offer is not None and (self._contribution is not None or contribution is None):
             return []
-        self._contribution = contribution
+        self._own, self._contribution = own, contribution
         weight = own.weight if contribution is not None else 0
         us = self._us
         self._offer = signed(
             wire.Offer(
-                branch=us.branch,
+                branch=self.branch,
                 part=us.part,
                 round=self.number,
                 number=self._context.log.register.number,
@@ -214,8 +224,8 @@ class Round:
             case wire.Contribution(weight=weight):
                 self._check_weight(weight, sender)
                 return self.exchange.receive_contribution(sender, message)
-            case wire.Mean() if sender in self._strays and not self._context.shelf.was_asked(message, sender):
-                return []  # of another state
+            case wire.Mean() if self._is_astray(sender) and not self._context.shelf.was_asked(message, sender):
+                return []  # of another state, or branch
             case wire.Mean():
                 is_new, effects = self.exchange.receive_mean(sender, message)
                 if is_new:
@@ -242,13 +252,15 @@ class Round:
     def _receive_offer(self, sender: PeerId, offer: wire.Offer) -> list[Effect]:
         if offer.peer != sender:
             raise RemoteError(f"sent an offer in the name of {offer.peer}", sender)
-        if offer.branch != self._us.branch:
-            raise RemoteError("offers something to another run", sender)
         self._check_weight(offer.weight, sender)
         if len(offer.apart) > MAX_APART:
             raise RemoteError(f"names {len(offer.apart)} members that it is apart from", sender)
         check_signature(offer, sender, self._us.signer)
         effects: list[Effect] = [Tell(LogEnds(sender, offer.number))]
+        if offer.branch != self.branch:  # it has not heard yet how the log goes on, or we have not
+            self._elsewhere[sender] = None
+            return effects
+        self._elsewhere.pop(sender, None)
         if offer.base_root != self.base.root:
             return effects + self._doubt(offer)
         known = self._offers.get(sender)
@@ -259,6 +271,9 @@ class Round:
         if sender in self._given_up or sender not in self.exchange.roster:
             return effects
         return effects + self.exchange.offer(sender, offer.weight)
+
+    def _is_astray(self, peer: PeerId) -> bool:
+        return peer in self._strays or peer in self._elsewhere
 
     def _check_weight(self, weight: int, sender: PeerId) -> None:
         if weight > self._context.policy.max_weight:
@@ -322,8 +337,10 @@ class Round:
         results += [self._outcome.result] if self._outcome is not None else []
         result = next((each for each in results if each.table == table_digest(message.means)), None)
         if result is not None:
+            is_decided, branches = self._outcome is not None, self._us.branches()
             roster = self._outcome.roster if self._outcome is not None else self.exchange.roster
-            self.exchange.check_table(message.means, roster, result.base_root, sender)
+            signed_on = branches if is_decided else branches[:1]  # it may have been decided before our branch began
+            self.exchange.check_table(message.means, roster, result.base_root, signed_on, sender)
             self._context.shelf.put_table(message.means)
         return []
 

@@ -197,8 +197,17 @@ class Rounds:
         return self._digest(self.round.peer_down(now, peer)) if self.round is not None else []
 
     def look(self, now: float) -> list[Effect]:
-        """Something outside has changed: who is there, or who proposes."""
-        return self._digest(self.round.look(now)) if self.round is not None else []
+        """Something outside has changed: who is there, who proposes, or on which branch the log goes on."""
+        if self.round is None:
+            return []
+        if self.round.branch != self._us.branch and not self.round.is_decided:
+            return self._open_anew(now, self.round)
+        return self._digest(self.round.look(now))
+
+    def _open_anew(self, now: float, left: Round) -> list[Effect]:
+        """What was said about this round on the branch before is none of it; what we bring to it stays the same."""
+        opened, own = self.open(now, left.base), left.submitted
+        return opened + (self.submit(now, *own) if own is not None else [])
 
     def recall_means(self, records: Iterable[wire.Mean | wire.Table]) -> None:
         """Means and tables of rounds that were not applied when an earlier process of ours ended."""

@@ -86,7 +86,7 @@ class Presence(Judge, ABC):
         self.log = Keeper(
             core, self.membership, founding, shortcuts, self, facts.anchor, kept.was_away, facts.continue_after
         )
-        us = Self(me, facts.run, PART, rules.signer, lambda: self.log.core.life)
+        us = Self(me, self._branches, PART, rules.signer, lambda: self.log.core.life)
         self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer, spread)
         results = outcomes(kept.first, kept.entries, rules, PART)
         self.rounds.recall(results)
@@ -309,6 +309,11 @@ class Presence(Judge, ABC):
             case ResultProposed(entry, result, is_bound):
                 return self.rounds.review(now, entry, result, is_bound)
         return None
+
+    def _branches(self) -> tuple[Digest, ...]:
+        """That of the log, and those before it, the newest first."""
+        register = self.log.register
+        return (register.branch, *(stem.branch for stem in reversed(register.earlier)))
 
     def _tell_rounds(self, now: float, event: Event) -> list[Effect]:
         match event:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.protocol.averaging.policy import Base
+from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.errors import LocalError
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.signing import check_signature
 from shoal.protocol.log.keeper import LOOK
+from shoal.protocol.messages.averaging import Mean, MeanIs, Offer
 from tests.simulation.branching import (
     CUTS,
     PATIENCE,
@@ -28,6 +32,7 @@ from tests.simulation.branching import (
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.seeds import seeds
+from tests.simulation.signing import FakeSigner
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
@@ -70,6 +75,38 @@ def test_all_stopped_in_order_and_the_last_to_stop_is_lost_for_good(seed: int, p
 @pytest.mark.parametrize("seed", seeds(2, 60))
 def test_who_was_away_and_sees_nobody_decides_nothing_before_it_has_looked(seed: int) -> None:
     boots_before_its_network(seed)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_what_is_said_of_a_round_names_the_branch_on_which_it_is_said(seed: int) -> None:
+    """Also of the round that was open when the branch began."""
+    world, oracle = swarm(seed, 5)
+    said: set[tuple[type, Digest]] = set()
+
+    def look(peer: PeerId, effect: Effect) -> None:
+        message, branch = effect.message if isinstance(effect, Send) else None, register(world, peer).branch
+        if isinstance(message, Offer):
+            assert message.branch == branch
+            said.add((Offer, branch))
+        elif isinstance(message, Mean) and message.made.owner == peer and message.round > world.node(peer).round:
+            check_word(message, branch, world.node(peer)._base)
+            said.add((Mean, branch))
+
+    world.taps.append(look)
+    left = kill_the_needed(world)
+    world.run(30.0)
+    before = newest(oracle)
+    go_on(world, left[-1])
+    world.run_until(lambda: all(node.round >= before + ROUNDS for node in world.nodes()), within=SOON)
+    assert {(Offer, register(world).branch), (Mean, register(world).branch)} <= said
+    assert not world.errors
+
+
+def check_word(mean: Mean, branch: Digest, base: Base) -> None:
+    """An owner's own mean is signed on this branch."""
+    made = mean.made
+    said = (branch, mean.part, mean.round, mean.chunk, made.epoch, base.root, made.hash)
+    check_signature(MeanIs(*said, made.owner, made.life, made.signature), made.owner, FakeSigner(made.owner))
 
 
 @pytest.mark.parametrize("seed", seeds(2, 20))

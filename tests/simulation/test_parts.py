@@ -68,7 +68,7 @@ class Fragments(Node):
         self.submitted: list[list[bytes]] = [[], []]  # by part, by chunk
 
     def _rounds(self, part: int, signer: FakeSigner) -> Rounds:
-        us = Self(self.me, BRANCH, part, signer, lambda: self.log.core.life)
+        us = Self(self.me, lambda: (BRANCH,), part, signer, lambda: self.log.core.life)
         policy = Policy(1, len(NAMES), 64, 1000, (CHUNKS[part],))
         return Rounds(us, self.membership, policy, self.log, lambda _: FactReducer())
 

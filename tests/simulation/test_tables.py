@@ -35,7 +35,7 @@ def complete_exchange() -> Exchange:
 def test_the_owners_words_are_taken_and_no_others_though_the_digest_is_the_same() -> None:
     exchange = complete_exchange()
     means = exchange.table()
-    exchange.check_table(means, exchange.roster, exchange._base_root, LIAR)
+    exchange.check_table(means, exchange.roster, exchange._base_root, exchange._us.branches(), LIAR)
     made = means[0]
     another = next(name for name in NAMES if name != made.owner)
     for forged in (
@@ -47,5 +47,5 @@ def test_the_owners_words_are_taken_and_no_others_though_the_digest_is_the_same(
         table = (forged, *means[1:])
         assert table_digest(table) == table_digest(means)
         with pytest.raises(RemoteError) as raised:
-            exchange.check_table(table, exchange.roster, exchange._base_root, LIAR)
+            exchange.check_table(table, exchange.roster, exchange._base_root, exchange._us.branches(), LIAR)
         assert raised.value.peer == LIAR

@@ -34,7 +34,7 @@ def change(peer: PeerId, chunk: int) -> Tensor:
 def member(me: PeerId, codec: Codec) -> Exchange:
     reducer, shelf = MeanReducer([SIZE] * CHUNKS, codec, codec), Shelf()
     shelf.open(reducer)
-    us = Self(me, BRANCH, 0, FakeSigner(me), lambda: LIVES[me])
+    us = Self(me, lambda: (BRANCH,), 0, FakeSigner(me), lambda: LIVES[me])
     return Exchange(us, ROUND, NO_DIGEST, CHUNKS, reducer, shelf, tuple)
 
 

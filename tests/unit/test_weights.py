@@ -32,7 +32,7 @@ def owner() -> Exchange:
     """That of A, which has contributed itself, and waits for B and C."""
     shelf, reducer = Shelf(), FactReducer()
     shelf.open(reducer)
-    us = Self(A, BRANCH, 0, FakeSigner(A), lambda: LIVES[A])
+    us = Self(A, lambda: (BRANCH,), 0, FakeSigner(A), lambda: LIVES[A])
     exchange = Exchange(us, ROUND, BASE.root, CHUNKS, reducer, shelf, tuple)
     exchange.seat(seats())
     exchange.contribute(10, lambda _: fact(A))
