@@ -7,9 +7,10 @@ be silent, so that the others see it dead and go on. A peer's error that shows i
 be answered, is logged.
 
 A record is written in a thread, and the effects after it wait until it is on disk. Exceptions are timers, membership's
-messages, and events about peers' errors: they reveal nothing of votes. Means are large, so nothing waits for them but
-the next record, and for those of a result, which are forced to disk, nothing but our next vote on a result (`kept`). So
-a slow disk costs the run time, and nothing else. Shortages that pass, such as a full disk or too many open files, are
+messages, and events about peers' errors: they reveal nothing of votes. Means are large, so nothing waits for one that
+we have made but its own way to others, and the next record; each leaves as soon as it is written, which is not to say
+forced. For those of a result, which are forced to disk, nothing waits but our next vote on a result (`kept`). So a slow
+disk costs the run time, and nothing else. Shortages that pass, such as a full disk or too many open files, are
 waited for as well, and reported. Messages of this node are dropped meanwhile: they would be stale later; and if it
 lasts the others are told to go on without it. The queue is bounded; beyond that the run fails on this node, and is
 opened again.
@@ -34,15 +35,16 @@ from shoal.node.run.timelines import LINGER, Timelines
 from shoal.protocol.averaging.events import Behind
 from shoal.protocol.base.effects import Blamed, Effect, Event, Persist, Send, Tell, Timer, Wake, Withdraw
 from shoal.protocol.base.errors import LocalError, RemoteError, Shortage
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
 from shoal.protocol.member.presence import STEPS_ASIDE, Presence
-from shoal.protocol.messages.averaging import Table
+from shoal.protocol.messages.averaging import Mean, Table
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
 from shoal.protocol.net.bulk.backlog import LatePayload
 
 Step = Callable[[float], list[Effect]]
+_Key = tuple[int, int, int, Digest]  # of a mean
 Outlet = Callable[[PeerId, Message, LatePayload | None], None]
 
 AGAIN = 1.0  # seconds until a timer fires again whose step a peer's mistake has ended
@@ -82,7 +84,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._effects: deque[Effect] = deque()
         self._draining = False
-        self._means = _Writer(self._put)  # for which later records wait
+        self._means = _Writer(self._put_mean)  # for which later records wait
+        self._unwritten: dict[_Key, list[Send]] = {}  # means that are to be written, and whom they are to go to then
         self._results = _Writer(self._put_result)  # for which nobody waits
         self._writing: asyncio.Task[None] | None = None  # of a record, which the effects that wait come after
         self._limit: asyncio.Timeout | None = None  # of what is being written
@@ -146,6 +149,7 @@ class Driver:
         """Nothing happens any more."""
         self._closed = True
         self._effects.clear()
+        self._unwritten.clear()
         self.timelines.keep(self.now())
 
     def _take(self, step: Step) -> None:
@@ -206,6 +210,8 @@ class Driver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
+            case Send(message=Mean() as mean) if (waiting := self._unwritten.get(_key(mean))) is not None:
+                waiting.append(effect)
             case Send(to, message, is_late):
                 if not message.bulk:
                     self.timelines.sent(self.now(), to, message)
@@ -217,7 +223,9 @@ class Driver:
             case Tell(event):
                 self.timelines.told(self.now(), event)
                 self._on_event(event)
-            case Persist("means"):
+            case Persist("means", record):
+                if isinstance(record, Mean):
+                    self._unwritten.setdefault(_key(record), [])
                 self._means.take(effect)
             case Persist("result"):
                 self._results.take(effect)
@@ -245,6 +253,13 @@ class Driver:
         finally:
             self._limit = self._writing = None
         self.command(lambda now: [])
+
+    async def _put_mean(self, effect: Persist) -> None:
+        await self._put(effect)
+        if isinstance(effect.record, Mean):
+            for send in self._unwritten.pop(_key(effect.record), []):
+                if not self._closed:
+                    self._carry_out(send)
 
     async def _put_result(self, effect: Persist) -> None:
         await self._put(effect)
@@ -317,6 +332,10 @@ class _Writer:
         while self._waiting:
             await self._write(self._waiting.popleft())
         self._task = None
+
+
+def _key(mean: Mean) -> _Key:
+    return mean.part, mean.round, mean.chunk, mean.made.hash
 
 
 def _fire(driver: weakref.ref[Driver], timer: Timer) -> None:

@@ -9,7 +9,9 @@ Rules for every core:
 - Effects are plain data: no function is in them, so nothing in another thread looks at a core's state. What a shell
   does later, in its threads, it does with the effect and with what the application has.
 - The shell reports when a bulk message of a `Send` has left this node or was dropped; for other messages it does not.
-- Effects are carried out in order; `Persist` is on disk before the next effect leaves.
+- Effects are carried out in order; `Persist` is on disk before the next effect leaves. Large records are an exception:
+  those of "means" are written, not forced, before the messages with the same bytes and later records, and those of
+  "result" hold back nothing. Other effects may pass both.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write `record` under `name` so that it survives a crash, before any later effect is carried out."""
+    """Write `record` under `name` so that it survives a crash, before any later effect that the rules above name."""
 
     name: str
     record: Message

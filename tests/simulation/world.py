@@ -7,6 +7,7 @@ Rules:
   successor, only what it had persisted.
 - A connection exists from the first delivery between two processes until one of them dies, as with TCP. The
   survivors are told of its end after a moment, or not at all, with probability `unnoticed`.
+- What is to be written is on the disk before the next effect. The driver holds back less for means, but no mean itself.
 - A RemoteError is recorded; any other exception ends the run and carries the seed in its notes.
 - Nothing depends on hash order: the same seed gives the same trace.
 """

@@ -7,6 +7,7 @@ import errno
 import gc
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +34,7 @@ from tests.limits import no_more_files
 from tests.simulation.versions import Versions
 from tests.unit.disk_kit import fill_disk
 
-ANNA = PeerId("anna")
+ANNA, BEN = PeerId("anna"), PeerId("ben")
 STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "syncing", 0, 0, None, True, 0, 0, "unknown")
 ENTRY = Entry(PeerId("me"), 0, 0, (), STATUS, False, b"")
 
@@ -179,6 +180,35 @@ async def test_nothing_but_a_record_waits_for_means(tmp_path: Path, name: str) -
     await shell.driver.settled()
     assert written == (["means", "vote"] if name == "means" else ["vote", "result"])
     assert shell.done[1:] == [(ANNA, asking("second"))]
+
+
+@pytest.mark.asyncio
+async def test_a_mean_leaves_when_it_is_written_and_all_else_goes_on(tmp_path: Path) -> None:
+    """Else others decide with what only a process has that may be killed; who asks for it waits for it, too."""
+    other = replace(MEAN, chunk=1)
+    own: list[Effect] = [Persist("means", MEAN), Send(ANNA, MEAN), Send(ANNA, asking("first"))]
+    shell = Shell(tmp_path, own, [Send(BEN, MEAN), Send(BEN, other)])
+    released = hang(shell)
+    shell.driver.command(shell.member.step)
+    shell.driver.command(shell.member.step)
+    assert shell.done == [(ANNA, asking("first")), (BEN, other)]
+    released.set()
+    await shell.driver.settled()
+    assert shell.done[2:] == [(ANNA, MEAN), (BEN, MEAN)]
+
+
+@pytest.mark.asyncio
+async def test_a_mean_that_cannot_be_written_never_leaves(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, [Persist("means", MEAN), Send(ANNA, MEAN)])
+
+    def fail(name: str, record: Message) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    shell.disk.put = fail  # type: ignore[method-assign]
+    shell.driver.command(shell.member.step)
+    await shell.driver.settled()
+    assert shell.failures
+    assert not shell.done
 
 
 @pytest.mark.asyncio
