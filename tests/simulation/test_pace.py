@@ -89,7 +89,7 @@ def test_the_fast_hardly_wait_for_one_that_is_ten_times_slower_and_it_counts_all
 @pytest.mark.parametrize("away", [NAMES[0], NAMES[3]])
 def test_who_has_nothing_to_offer_hurries_nobody(away: PeerId) -> None:
     """A member whose worker loads, or that does not train, stands ready at once; the others train on all the same."""
-    world, _ = build(1, len(NAMES), LAN, Shape(start_members=len(NAMES)))
+    world, _ = build(2, len(NAMES), LAN, Shape(start_members=len(NAMES)))
     world.run_until(lambda: all(node.round >= QUICK for node in world.nodes()), within=300.0)
     world.command(away, Peer.lose_worker)
     seen = Counter[str]()
