@@ -26,7 +26,7 @@ from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
-from shoal.protocol.log.anchors import check_entry, check_skip
+from shoal.protocol.log.anchors import check_entry, check_skip, is_below, is_elsewhere
 from shoal.protocol.log.core import Committed, Core, Forked, LogWanted, Review, branch_of
 from shoal.protocol.log.register import (
     MAX_SURVIVORS,
@@ -49,7 +49,7 @@ from shoal.protocol.log.register import (
     who_left,
 )
 from shoal.protocol.log.shortcuts import Shortcuts, beginning, check_shortcut
-from shoal.protocol.messages.anchor import Anchor
+from shoal.protocol.messages.anchor import ANCHOR_SIZE, Anchor
 from shoal.protocol.messages.log import (
     STATEMENT_TAGS,
     AddVoters,
@@ -89,6 +89,7 @@ MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
 MOST_ASKED = 5  # times, of who is no member, how the log goes on after the end
 LOOK = 60.0  # seconds in which whoever was away for long looks for the others, at most
+SEEKING = 60.0  # seconds in which a newcomer looks for the branch that its link names, while it sees another one
 RIVAL = 5.0  # seconds for which it counts what was shown of another branch
 LEAVING = 3.0  # seconds without a quorum before a branch that can decide is gone to
 FOUNDING = 10.0  # seconds that the founder of a branch waits for the statements of all who are here
@@ -161,6 +162,11 @@ class LogSkipped(Event):
     register: Register
 
 
+@dataclass(frozen=True, slots=True)
+class Unanchored(Event):
+    """The run has left the branch of which the run's link names an entry: it says nothing about the log any more."""
+
+
 class Keeper:
     """One peer's log."""
 
@@ -177,6 +183,8 @@ class Keeper:
     ) -> None:
         """A log that ends below `anchor` is not joined, and one with another entry there is refused.
 
+        But not one that is on another branch than the anchor: then `Unanchored` is told.
+
         After `continue_after` seconds without a quorum this peer goes on with those who are here; None: never.
 
         Who `was_away` for so long that others may have gone on without it looks for them before it decides anything.
@@ -187,6 +195,7 @@ class Keeper:
         self._shortcuts = shortcuts
         self._judge = judge
         self._anchor = anchor
+        self._sought_since: float | None = None  # the anchor's branch, where we see others who show another one
         self._seen = core.register  # up to which decisions were told
         self._clock = 0.0  # seconds in which this process ran: a machine that slept accuses nobody
         self._ticked_at: float | None = None
@@ -241,7 +250,13 @@ class Keeper:
     @property
     def is_below_anchor(self) -> bool:
         """Whether the log must go further than what is known here, as whoever gave us the run's link knew."""
-        return self._anchor is not None and self.register.number < self._anchor.number
+        return self._anchor is not None and is_below(self._anchor, self.register)
+
+    @property
+    def seeks_branch(self) -> bool:
+        """Whether what is known here is of another branch than the entry that the run's link names, so far."""
+        anchor = self._anchor if self.is_below_anchor else None
+        return anchor is not None and anchor.branch != self.register.branch[:ANCHOR_SIZE]
 
     @property
     def here(self) -> list[PeerId]:
@@ -389,7 +404,7 @@ class Keeper:
             return self._hear_of_branch(sender, message)
         shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
         for each in shown:
-            check_entry(self._anchor, each.entry.number, entry_digest(each.entry), sender)
+            check_entry(self._anchor, each.entry, sender)
         if not self._follows(sender, shown) or (self.core.looks and not isinstance(message, GetLog | Tip | Decided)):
             return []
         return self._do(self.core.receive(sender, message))
@@ -517,6 +532,23 @@ class Keeper:
 
     def _act(self) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
+        return self._pass_by_anchor() + self._do_duties()
+
+    def _pass_by_anchor(self) -> list[Effect]:
+        """If the run has left its branch, or others are here and nobody of them shows that branch for long."""
+        if not self.seeks_branch or not self._view.alive():
+            self._sought_since = None
+        elif self._sought_since is None:
+            self._sought_since = self._clock
+        has_sought = self._sought_since is not None and self._clock - self._sought_since >= SEEKING
+        is_past = self._anchor is not None and is_elsewhere(self._anchor, self.register)
+        return self._drop_anchor() if has_sought or is_past else []
+
+    def _drop_anchor(self) -> list[Effect]:
+        had_one, self._anchor = self._anchor is not None, None
+        return [Tell(Unanchored())] if had_one else []
+
+    def _do_duties(self) -> list[Effect]:
         if self.register.is_over:
             return self._ask_who_is_no_member()
         if self._must_look():
@@ -829,11 +861,12 @@ class Keeper:
         self._rival, self._seen = None, register
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
-        kept = [Persist("vote", self.core.vote_file()), Persist("switch", shortcut)]  # in this order: we may be killed
+        kept: list[Effect] = [Persist("vote", self.core.vote_file())]
+        kept.append(Persist("switch", shortcut))  # in this order: we may be killed
         self._statements, self._promoted, self._elsewhere = {}, set(), set()
         self._asked_after_end.clear()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
-        self._anchor = None  # it is of the branch that we leave
+        kept += self._drop_anchor()  # it is of the branch that we leave
         return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:

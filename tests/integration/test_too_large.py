@@ -64,7 +64,7 @@ def introducer(text: str) -> Iterator[str]:
             if not isinstance(message, GetManifest):
                 return Refused("nothing else is here")
             members = ((identity.peer, network.addresses()),)
-            return ManifestIs(run.genesis, members, 1, 0, 0.0, 0)
+            return ManifestIs(run.genesis, members, 1, 0, 0.0, 0, NO_DIGEST)
 
         await network.start(Handlers(on_call=answer))
         links.append(format_link(run.run, network.addresses()))

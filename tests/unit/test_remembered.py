@@ -41,7 +41,7 @@ RECORD = Joined(
     Genesis(b"manifest", PeerId("anna"), b"nonce", b"signature"),
     True,
     "/checkpoints/round-00000004",
-    Anchor(9, bytes(8)),
+    Anchor(9, bytes(8), bytes(8)),
 )
 ANNA, BERT = PeerId("anna"), PeerId("bert")
 
