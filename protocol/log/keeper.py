@@ -516,13 +516,11 @@ class Keeper:
         """
         register = self.register
         later = [each for each in shown if each.entry.number > register.number]
-        founding = next((each for each in later if not each.certificate.proofs), None)
+        bodies = (body_of(each.entry.body, sender) for each in later)
+        founding = next((body for body in bodies if isinstance(body, Found)), None)
         if founding is None:
             return True
-        body = body_of(founding.entry.body, sender)
-        is_named = isinstance(body, Found) and any(
-            (each.peer, each.life) == (self.core.me, self.core.life) for each in body.stays
-        )
+        is_named = any((each.peer, each.life) == (self.core.me, self.core.life) for each in founding.stays)
         if is_named or not self.can_decide(self.here):
             return True
         if later[0].entry.before != register.tip:
