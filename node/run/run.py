@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.bandwidth_probe import find_uplink
 from shoal.node.peers.reach import worth_remembering
+from shoal.node.peers.remembered import forget_anchor
+from shoal.node.run.branch_watch import BranchWatch
 from shoal.node.run.driver import Driver
 from shoal.node.run.facts import samples_before, training_now
 from shoal.node.run.fault_watch import FaultWatch
@@ -48,7 +51,8 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.keeper import EntryDecided
+from shoal.protocol.log.keeper import CameBack, EntryDecided, LogSkipped, Unanchored
+from shoal.protocol.log.register import has_member
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.presence import Parted, Presence
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
@@ -90,6 +94,7 @@ class Run(ABC):
         self.store = store
         self.commits = CommitLog()
         self.meters = Meters(settings.tally)
+        self.branches = BranchWatch(manifest.name)
         self.detours = RelayWarning(manifest.name)
         self.outgoing = Outgoing(self.commits)
         self._faults = FaultWatch(signer.peer, settings.fault) if settings.fault is not None else None
@@ -229,10 +234,13 @@ class Run(ABC):
                 self.training.call(round)
             case Parted():
                 self._parted.set()
-            case EntryDecided(_, before, register) if register.branch != before.branch:
-                left = [voter for voter in before.voters if voter not in register.voters]
-                words = f"{self.manifest.name} goes on with {len(register.members)} members, without {names(left)}"
-                warn(log, "branch-founded", words)
+            case EntryDecided(_, before, register) if self._is_taken_along(before, register):
+                self.branches.founded(before, register)
+            case CameBack(peers):
+                self.branches.joined_by(peers)
+            case Unanchored():
+                self.branches.is_free_of_link()
+                self._tasks.spawn(self._forget_anchor())
             case PeerUp(peer, addresses):
                 self._has_met = True
                 self._network.remember(peer, worth_remembering(addresses, self._network.links()))
@@ -243,13 +251,17 @@ class Run(ABC):
             case Blamed(peer, reason):
                 warn(log, "peer-blamed", f"peer {peer} {reason}")
             case _:
+                if isinstance(event, LogSkipped) and self._is_taken_along(event.before, event.register):
+                    self.branches.founded(event.before, event.register)
                 self._on_outcome(event)
 
-    def _warn_of_switch(self, register: Register) -> None:
-        words = (
-            f"{self.manifest.name} had gone on in two parts: this node joins that of {len(register.members)} members"
-        )
-        warn(log, "branch-left", f"{words}, which has more to show")
+    def _is_taken_along(self, before: Register, register: Register) -> bool:
+        """Whether we were a member, and the log goes on as a branch: whoever has just come has not seen it part."""
+        return register.branch != before.branch and has_member(before, self._me)
+
+    async def _forget_anchor(self) -> None:
+        with suppress(LocalError):  # then a restart looks for that branch again, for a minute
+            await RECORDS.run(forget_anchor, self._settings.folder)
 
     @abstractmethod
     def _make_member(self) -> Presence:

@@ -99,15 +99,20 @@ class Saving:
         if self._write is not None:
             await asyncio.wait([self._write])
 
-    async def set_aside(self, branch: str) -> None:
-        """What is saved is of a branch of the run that we have left: whoever wants it finds it beside the others."""
+    async def set_aside(self, branch: str) -> Path | None:
+        """What is saved is of a branch of the run that we have left: whoever wants it finds it beside the others.
+
+        Returns in which folder; None: nothing was saved, or it could not be moved.
+        """
         await self.written()
+        aside = None
         try:
-            await DISK.run(_set_aside, self._run_folder, branch)
+            aside = await DISK.run(_set_aside, self._run_folder, branch)
         except OSError as error:
             warn(log, "checkpoint-failed", f"checkpoints of the branch {branch} are still among the others: {error}")
         self.keeper = Keeper(self._run_folder / CHECKPOINTS, self._keeping, self._manifest.rounds.last)
         self._snapshot_of = -1
+        return aside
 
     def _is_long(self, round: int) -> bool:
         """Whether the means since the last snapshot take more room than it would, or the journal is to be cut there."""
@@ -156,12 +161,13 @@ class Saving:
         return About.of(self._manifest, self._run, base, members, samples=samples, peer=self._me, inner_steps=steps)
 
 
-def _set_aside(run_folder: Path, branch: str) -> None:
+def _set_aside(run_folder: Path, branch: str) -> Path | None:
     folders = [each for each in (run_folder / CHECKPOINTS, run_folder / LOG / STATE) if each.exists()]
     aside = run_folder / f"set-aside-{branch}-{time.time_ns()}"  # the same branch may be left twice
     for folder in folders:
         aside.mkdir(exist_ok=True)
         folder.rename(aside / folder.name)
+    return aside if folders else None
 
 
 def newest_state(run_folder: Path, run: RunId) -> Checkpoint | None:

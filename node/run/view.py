@@ -66,6 +66,8 @@ def row(run: Run, traffic: Traffic) -> RunRow:
         "worker_lost": (run.training.lost or None) if run.training is not None else None,
         "waiting_for": waiting_for(run),
         "branch": branch(run),
+        "branch_event": run.branches.words or None,
+        "branch_event_at": run.branches.at,
         "branches": len(member.log.register.earlier),
         "bytes_sent": traffic.sent,
         "bytes_received": traffic.received,

@@ -157,9 +157,17 @@ class Switched(Event):
 
 @dataclass(frozen=True, slots=True)
 class LogSkipped(Event):
-    """The log goes on from this register; the entries before it are not known here."""
+    """The log goes on from this register; the entries after the register `before` are not known here."""
 
+    before: Register
     register: Register
+
+
+@dataclass(frozen=True, slots=True)
+class CameBack(Event):
+    """These were members before the log parted, went on without it or not at all, and are members again."""
+
+    peers: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +272,10 @@ class Keeper:
         register = self.register
         known = dict.fromkeys((*register.voters, *(member.peer for member in register.members)))
         return [peer for peer in known if self._is_here(peer)]
+
+    def is_elsewhere(self, peer: PeerId) -> bool:
+        """Whether a peer has spoken last of another branch of the log, so that it does not count as here."""
+        return peer in self._elsewhere
 
     @property
     def survivors(self) -> list[PeerId]:
@@ -447,14 +459,24 @@ class Keeper:
         if register.branch != before.branch:  # who still speaks of the one before is on its way
             self._elsewhere.clear()
             self._goes_on_since = self._stuck_since = None
-        if self._elsewhere and register.members is not before.members:
-            lives = {(each.peer, each.life) for each in before.members}
-            came = {each.peer for each in register.members if (each.peer, each.life) not in lives}
-            self._elsewhere -= came  # from the other branch
+        came_back = self._came_back(before, register)
+        self._elsewhere.difference_update(came_back)
         self._statements = {key: each for key, each in self._statements.items() if _counts(each, register)}
         self._promoted -= {peer for peer in self._promoted if not self._may_get_a_vote(peer)}
         was_here = has_life(before, me, self.core.life)
-        return [Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else []
+        told: list[Effect] = [Tell(CameBack(came_back))] if came_back else []
+        return [*told, Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else told
+
+    def _came_back(self, before: Register, register: Register) -> tuple[PeerId, ...]:
+        """Who was on another branch, or was left behind by this one, and is admitted."""
+        if register.members is before.members or register.branch != before.branch:
+            return ()
+        left = self._shortcuts.left_behind
+        away = {*self._elsewhere, *(left[1] if left is not None else ())}
+        lives = {(each.peer, each.life) for each in before.members}
+        return tuple(
+            each.peer for each in register.members if (each.peer, each.life) not in lives and each.peer in away
+        )
 
     def _review(self, entry: Entry, is_bound: bool) -> list[Effect]:
         body, digest = body_of(entry.body), entry_digest(entry)
@@ -765,7 +787,7 @@ class Keeper:
         self._seen = register
         resumed = Core.resume(core.me, register, (), core.vote_file(), core.rules)
         self.core = replace(resumed, down=core.down, looks=core.looks)
-        skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
+        skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(core.register, register))]
         return [*skipped, *self._after_entry(core.register, register), *self._do(self.core.ask(sender))]
 
     # -- branches -----------------------------------------------------------------------------------------------

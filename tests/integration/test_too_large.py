@@ -21,6 +21,7 @@ from shoal.node.client.up.processes import Children
 from shoal.node.manifest.manifest import parse_manifest
 from shoal.node.run.founding import new_run
 from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import NO_DIGEST
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.genesis import NONCE_SIZE
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused

@@ -12,8 +12,8 @@ from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId, digest
 from shoal.protocol.base.signing import signed
 from shoal.protocol.log.anchors import EVERY, anchor_of, check_entry, check_skip
-from shoal.protocol.log.core import Core
 from shoal.protocol.log.branches import fork_of
+from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import SEEKING, Keeper, Unanchored
 from shoal.protocol.log.register import entry_digest, founded, steps, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts

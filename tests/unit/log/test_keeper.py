@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shoal.protocol.base.effects import Effect, Send, Timer
+from shoal.protocol.base.effects import Effect, Send, Tell, Timer
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, decode, encode
 from shoal.protocol.log.certificate import subject_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, Keeper
+from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, CameBack, Keeper
 from shoal.protocol.log.register import after, body_of, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
     STATEMENT_TAGS,
+    Admit,
     Asks,
     Certificate,
     ChangeView,
@@ -277,3 +278,28 @@ def test_a_way_is_checked_though_another_one_with_as_much_to_show_is_known() -> 
     bench.lose(B, C)
     bench.run(LEAVING + 2 * TICK)
     assert bench.keeper.register == rival.register
+
+
+def test_who_is_back_from_another_branch_is_told_of() -> None:
+    bench = Bench(entries=5)
+    register, rules = bench.first, rules_of(Crash, A)
+    life = member_of(register, C).life + 1
+    asks = signed(Asks(register.branch, C, life, False, b""), FakeSigner(C))
+    changed = after(register, next_entry(register, Admit((asks,))), rules)
+    assert Tell(CameBack((C,))) not in bench.keeper._after_entry(register, changed)
+    bench.keeper.receive(C, other_branch(bench.first, C, tokens=0))
+    assert Tell(CameBack((C,))) in bench.keeper._after_entry(register, changed)
+    assert Tell(CameBack((C,))) not in bench.keeper._after_entry(register, changed), "once"
+
+
+def test_who_was_left_behind_and_is_back_is_told_of() -> None:
+    bench = Bench()
+    life = member_of(bench.first, A).life
+    bench.lose(B, C)
+    said = Stays(bench.first.branch, bench.first.tip, A, 1, b"", A, life, b"")
+    stays = signed(said, FakeSigner(A))
+    bench.keeper._do(bench.keeper.core.found(Found((stays,))))
+    register = bench.keeper.register
+    assert [member.peer for member in register.members] == [A]
+    asks = signed(Asks(register.branch, B, life + 9, False, b""), FakeSigner(B))
+    assert Tell(CameBack((B,))) in bench.keeper.want(Admit((asks,)))
