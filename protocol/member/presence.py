@@ -208,12 +208,16 @@ class Presence(Judge, ABC):
         return is_needed and not self.log.is_quorum(self.membership.alive())
 
     @property
+    def awaits_quorum(self) -> bool:
+        """Whether those who are here, as the log sees it, can decide nothing, and a round needs that."""
+        log = self.log
+        return log.may_stay and not log.register.is_over and not log.can_decide(log.here)
+
+    @property
     def awaited_voters(self) -> list[PeerId]:
-        """The voters that are away, if those who are here cannot decide anything without some of them."""
-        here = [self.me, *self.membership.alive()]
-        if not self.log.may_stay or self.log.register.is_over or self.log.can_decide(here):
-            return []
-        return [voter for voter in self.log.deciding if voter not in here]
+        """The voters without some of whom those who are here can decide nothing: not here, or without their vote."""
+        here = self.log.here
+        return [voter for voter in self.log.deciding if voter not in here] if self.awaits_quorum else []
 
     @property
     @abstractmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from shoal.protocol.base.errors import LocalError
@@ -24,6 +26,7 @@ from tests.simulation.branching import (
     storm,
     swarm,
 )
+from tests.simulation.disks import lose_the_state, lose_the_votes
 from tests.simulation.seeds import seeds
 from tests.simulation.swarm import Peer, peers_named
 from tests.simulation.world import World
@@ -80,6 +83,26 @@ def test_all_were_away_for_long_and_some_never_come_back(seed: int, peers: int, 
 @pytest.mark.parametrize("peers", [2, 3, 6])
 def test_all_have_lost_their_votes_and_go_on_in_other_lives(seed: int, peers: int) -> None:
     print(f"\nseed {seed}: one run {all_begin_another_life(seed, peers):.0f} s after the start")
+
+
+@pytest.mark.parametrize("seed", seeds(1, 20))
+def test_a_needed_voter_that_is_back_without_its_vote_is_said_to_be_missing(seed: int) -> None:
+    """Both are there all the time, and the one that has its vote is no quorum: the run waits, and says for whom."""
+    world, oracle = swarm(seed, 2, continue_after=PATIENCE)
+    first, second = register(world).voters
+    world.kill(first)
+    for lose in (lose_the_votes, lambda disk: lose_the_state(disk, random.Random(seed))):
+        lose(world.disks[first])
+    world.start(first)
+    world.run(0.5 * PATIENCE)
+    for peer in (first, second):
+        member = world.node(peer).member
+        assert member.membership.alive()
+        assert member.awaits_quorum
+        assert member.awaited_voters == [first]
+        assert 0.0 < (member.log.goes_on_in or 0.0) < PATIENCE
+    become_one(world, oracle, [first, second], PATIENCE + SOON)
+    assert not world.node(second).member.awaits_quorum
 
 
 @pytest.mark.parametrize("seed", seeds(2, 60))
