@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from torch import Tensor
 
 from shoal.node.api.answers import Answer
 from shoal.node.base.fork_server import ForkServer
 from shoal.node.client.up.processes import Children
-from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.node.manifest.requirements import requirements
 from shoal.node.run.saving import newest_state
@@ -185,7 +185,7 @@ def check_losses(manifest: Manifest, nodes: Sequence[RealNode], run: str, text: 
     """The final checkpoint is no worse than the replicas of which it is the mean, beside whose losses it is printed."""
     held_out = load_corpus(manifest.data, [text], manifest.model.vocab or None).validation
 
-    def loss(weights: FloatArray) -> float:
+    def loss(weights: Tensor) -> float:
         model = build(manifest)
         Layout.of(model).load(weights, model)
         return validation_loss(model, held_out, manifest.model.context, AT_MOST).loss

@@ -31,7 +31,7 @@ def run(me: PeerId = A) -> Any:
     """The part of a run that listens to its log."""
     made = SimpleNamespace(branches=BranchWatch("tiny"), _me=me, passed=[])
     made._on_outcome = made.passed.append
-    made._is_taken_along = lambda before, register: Run._is_taken_along(made, before, register)
+    made._is_taken_along = lambda before, register: Run._is_taken_along(cast(Run, made), before, register)
     return made
 
 
