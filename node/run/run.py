@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
@@ -51,7 +52,7 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.keeper import CameBack, EntryDecided, LogSkipped, Unanchored
+from shoal.protocol.log.keeper import SLEPT, CameBack, EntryDecided, LogSkipped, Unanchored
 from shoal.protocol.log.register import has_member
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.presence import Parted, Presence
@@ -67,7 +68,15 @@ if TYPE_CHECKING:
 
 REPORT_EVERY = 1.0  # seconds between two reports of our progress to the others
 
+# macOS has no such clock, and counts sleep in this one.
+WITH_SLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 log = logging.getLogger("shoal.run")
+
+
+def _asleep() -> float:
+    """Seconds for which this machine was suspended so far, but for a constant: the event loop's clock lacks them."""
+    return time.clock_gettime(WITH_SLEEP) - time.monotonic()
 
 
 class Run(ABC):
@@ -367,9 +376,12 @@ class Run(ABC):
             self._faults.sent(to, message, self.member.rounds, self.member.log.proposer == self._me)
 
     async def _report(self) -> None:
-        said = ""
+        said, asleep = "", _asleep()
         while True:
             await asyncio.sleep(REPORT_EVERY)
+            before, asleep = asleep, _asleep()
+            if asleep - before > SLEPT:  # the clock of the cores stood still meanwhile
+                self.driver.command(self.member.woke)
             self.driver.command(self._report_now)
             obstacle = self.obstacle if self.member.phase == "matching" else ""
             if obstacle not in ("", said):

@@ -89,6 +89,8 @@ MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
 MOST_ASKED = 5  # times, of who is no member, how the log goes on after the end
 LOOK = 60.0  # seconds in which whoever was away for long looks for the others, at most
+SLEPT = 60.0  # seconds between two inputs, from which on others may have gone on without us
+WAKING = 2.0  # seconds after a sleep: what comes in these was sent before it, or is not all that there is to hear
 SEEKING = 60.0  # seconds in which a newcomer looks for the branch that its link names, while it sees another one
 RIVAL = 5.0  # seconds for which it counts what was shown of another branch
 LEAVING = 3.0  # seconds without a quorum before a branch that can decide is gone to
@@ -218,6 +220,10 @@ class Keeper:
         self._stuck_since: float | None = None  # without a quorum
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._was_away = was_away
+        self._input_at: float | None = None  # by the clock of whoever embeds this
+        self._woke_at: float | None = None  # after a sleep, until it was heard how the log goes on
+        self._held_back: dict[type[Message], Message] = {}  # what was wanted since then, the last of each kind
+        self._is_due_then = False  # a result was due since then: no view is given up meanwhile for want of it
         self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
@@ -324,12 +330,18 @@ class Keeper:
         """Have `body` decided, if it still fits, and not too much is wanted."""
         if self.core.looks:
             return []
+        if self._woke_at is not None:
+            self._held_back[type(body)] = body
+            return []
         with suppress(RemoteError, LocalError):  # whoever wants it looks again
             return self._do(self.core.submit(body))
         return []
 
     def expect(self) -> list[Effect]:
         """A result is due."""
+        if self._woke_at is not None:
+            self._is_due_then = True
+            return []
         return self._do(self.core.expect()) if not self.core.looks else []
 
     def answer(self, entry: Digest, is_approved: bool) -> list[Effect]:
@@ -338,9 +350,25 @@ class Keeper:
 
     def heard_end(self, peer: PeerId, number: int) -> list[Effect]:
         """`peer` says how far its log goes: ask it for what comes then, or tell it of ours."""
+        self._hear_after_sleep(peer)
         if number < self.register.number:
             return self.core.tell_tip(peer)
         return self._do(self.core.hear_of(peer, number))
+
+    def passes(self, now: float) -> None:
+        """It is `now`, in seconds: to be told before each input."""
+        before, self._input_at = self._input_at, now
+        if before is not None and now - before > SLEPT:
+            self.woke()
+
+    def woke(self) -> None:
+        """This process did not run for so long that others may have gone on without it.
+
+        It wants nothing decided until it has heard another member, or for a minute: it may be a quorum by itself. It
+        goes on voting on what others want, so it holds up nobody who is here, and waits for nobody who is lost.
+        """
+        if any(member.peer != self.core.me for member in self.register.members):
+            self._woke_at = self._clock + 2 * TICK  # the second that is over now may count as two
 
     def lacks(self, result: int) -> list[Effect]:
         """Nobody that this peer reaches has the bytes of the last result."""
@@ -406,6 +434,7 @@ class Keeper:
     def receive(self, sender: PeerId, message: KeeperMessage) -> list[Effect]:
         """Any message of the log."""
         self._note_branch(sender, branch_of(message))
+        self._hear_after_sleep(sender)
         if isinstance(message, Request):
             self._note_life(sender, message)
         if isinstance(message, Statement):
@@ -427,7 +456,7 @@ class Keeper:
             self._clock += min(2 * TICK, now - self._ticked_at) if self._ticked_at is not None else 0.0
             self._ticked_at = now
             self._shown.clear()
-            return [self._wake(), *self._act()]
+            return [self._wake(), *self._wake_up(), *self._act()]
         return self._do(self.core.fire(timer))
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -581,6 +610,18 @@ class Keeper:
         effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
         effects += self._say_whom_to_promote() + self._go_on() + self._yield_to_rival()
         return effects + self._make_entries() + self._end()
+
+    def _hear_after_sleep(self, peer: PeerId) -> None:
+        """A member is here: what it knows of the log comes within seconds."""
+        if self._woke_at is not None and self._clock - self._woke_at >= WAKING and has_member(self.register, peer):
+            self._woke_at = min(self._woke_at, self._clock - LOOK + WAKING)
+
+    def _wake_up(self) -> list[Effect]:
+        if self._woke_at is None or self._clock - self._woke_at < LOOK:
+            return []
+        held, is_due = list(self._held_back.values()), self._is_due_then
+        self._woke_at, self._held_back, self._is_due_then = None, {}, False
+        return [*(effect for body in held for effect in self.want(body)), *(self.expect() if is_due else [])]
 
     def _begin(self) -> list[Effect]:
         """With other voters this is a restart; and of how long members take they know more than a new process."""

@@ -143,6 +143,11 @@ class Presence(Judge, ABC):
         """Go on as a branch, without a quorum, which `log.check_going_on` allows."""
         return self._digest(now, self.log.go_on())
 
+    def woke(self, now: float) -> list[Effect]:
+        """This machine was suspended for longer than `log.SLEPT`, in which the clock of `now` stood still."""
+        self.log.woke()
+        return []
+
     def stop(self, now: float) -> list[Effect]:
         """Ask to be let go, so that the others can decide without us; until then we go on.
 
@@ -172,6 +177,7 @@ class Presence(Judge, ABC):
         """Any message of this run."""
         if self._has_parted:
             return []
+        self.log.passes(now)
         if isinstance(message, MEMBERSHIP_MESSAGES):
             return self._digest(now, self.membership.receive(now, sender, message))
         if isinstance(message, KeeperMessage):
@@ -182,6 +188,7 @@ class Presence(Judge, ABC):
         """Any timer of this run."""
         if self._has_parted:
             return []
+        self.log.passes(now)
         if timer.core == "parting":
             return self._part(now)
         if timer.core == "membership":

@@ -25,6 +25,9 @@ from tests.simulation.branching import (
     register,
     storm,
     swarm,
+    wakes_and_finds_nobody,
+    wakes_before_its_network,
+    wakes_beside_one_who_waited,
 )
 from tests.simulation.disks import lose_the_state, lose_the_votes
 from tests.simulation.seeds import seeds
@@ -70,6 +73,22 @@ def test_all_stopped_in_order_and_the_last_to_stop_is_lost_for_good(seed: int, p
 @pytest.mark.parametrize("seed", seeds(2, 60))
 def test_who_was_away_and_sees_nobody_decides_nothing_before_it_has_looked(seed: int) -> None:
     boots_before_its_network(seed)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 60))
+def test_who_has_slept_and_sees_nobody_decides_nothing_before_it_has_looked(seed: int) -> None:
+    wakes_before_its_network(seed)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 30))
+def test_who_has_slept_and_is_left_alone_goes_on_after_it_has_looked(seed: int) -> None:
+    wakes_and_finds_nobody(seed)
+
+
+@pytest.mark.parametrize("seed", seeds(3, 60))
+@pytest.mark.parametrize("sleepers", [1, 2])
+def test_who_has_slept_beside_a_member_that_is_lost_holds_nobody_up(seed: int, sleepers: int) -> None:
+    print(f"\nseed {seed}: rounds {wakes_beside_one_who_waited(seed, sleepers):.0f} s after they woke")
 
 
 @pytest.mark.parametrize("seed", seeds(1, 60))
