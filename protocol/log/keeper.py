@@ -226,6 +226,7 @@ class Keeper:
         self._is_due_then = False  # a result was due since then: no view is given up meanwhile for want of it
         self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
+        self._came_over: set[PeerId] = set()  # who has spoken of another branch before, and of ours now
         self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
         self._rival_at = self._told_at = -math.inf  # when that was, and when the other voters were last told of it
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
@@ -490,6 +491,7 @@ class Keeper:
             self._goes_on_since = self._stuck_since = None
         came_back = self._came_back(before, register)
         self._elsewhere.difference_update(came_back)
+        self._came_over.difference_update(came_back)
         self._statements = {key: each for key, each in self._statements.items() if _counts(each, register)}
         self._promoted -= {peer for peer in self._promoted if not self._may_get_a_vote(peer)}
         was_here = has_life(before, me, self.core.life)
@@ -501,7 +503,7 @@ class Keeper:
         if register.members is before.members or register.branch != before.branch:
             return ()
         left = self._shortcuts.left_behind
-        away = {*self._elsewhere, *(left[1] if left is not None else ())}
+        away = {*self._elsewhere, *self._came_over, *(left[1] if left is not None else ())} - {self.core.me}
         lives = {(each.peer, each.life) for each in before.members}
         return tuple(
             each.peer for each in register.members if (each.peer, each.life) not in lives and each.peer in away
@@ -842,7 +844,9 @@ class Keeper:
 
     def _note_branch(self, peer: PeerId, branch: Digest) -> None:
         if branch == self.register.branch:
-            self._elsewhere.discard(peer)
+            if peer in self._elsewhere:
+                self._elsewhere.remove(peer)
+                self._came_over.add(peer)
         elif may_survive(self.register, peer):
             self._elsewhere.add(peer)
 
@@ -924,7 +928,7 @@ class Keeper:
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept: list[Effect] = [Persist("vote", self.core.vote_file())]
         kept.append(Persist("switch", shortcut))  # in this order: we may be killed
-        self._statements, self._promoted, self._elsewhere = {}, set(), set()
+        self._statements, self._promoted, self._elsewhere, self._came_over = {}, set(), set(), set()
         self._asked_after_end.clear()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
         kept += self._drop_anchor()  # it is of the branch that we leave

@@ -288,6 +288,7 @@ def test_who_is_back_from_another_branch_is_told_of() -> None:
     changed = after(register, next_entry(register, Admit((asks,))), rules)
     assert Tell(CameBack((C,))) not in bench.keeper._after_entry(register, changed)
     bench.keeper.receive(C, other_branch(bench.first, C, tokens=0))
+    bench.keeper.receive(C, GetLog(register.branch, 0))  # it has switched, and asks to be admitted
     assert Tell(CameBack((C,))) in bench.keeper._after_entry(register, changed)
     assert Tell(CameBack((C,))) not in bench.keeper._after_entry(register, changed), "once"
 
