@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
@@ -108,7 +108,7 @@ class Peer(Node):
         self.shape = shape
         self._disk = disk
         self._size = sum(shape.cycles)
-        facts, signer = facts_of(peers, shape), FakeSigner(me)
+        facts, signer = replace(facts_of(peers, shape), anchor=disk.get("anchor")), FakeSigner(me)
         kept = recall(disk, facts, signer, lambda: oracle.life(me, facts.founder))
         base = self._recall_state(facts, kept, Rules(facts.trust, signer))
         self._base = base or facts.origin

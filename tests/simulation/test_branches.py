@@ -8,6 +8,8 @@ import pytest
 
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import PeerId
+from shoal.protocol.log.anchors import anchor_of
+from shoal.protocol.log.keeper import SEEKING
 from tests.simulation.branching import (
     CUTS,
     PATIENCE,
@@ -183,6 +185,34 @@ def test_a_restart_is_on_the_branch_again(seed: int) -> None:
 def test_a_cut_run_is_one_again_soon_after_it_is_whole(parts: str, seed: int) -> None:
     """Each part without a quorum goes on by itself; of the branches that with the most tokens is the run."""
     print(f"{parts}: one history {cut(seed, CUTS[parts]):.1f} s after the cut was mended")
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("is_parent_left", [False, True])
+def test_a_link_of_the_part_that_was_left_leads_to_the_run(seed: int, is_parent_left: bool) -> None:
+    """It names an entry from past the fork, of a branch that nobody is on any more."""
+    world, oracle = swarm(seed, 2 if is_parent_left else 3, continue_after=PATIENCE)
+    first, *others = register(world).voters
+    away, stays = (first, others) if is_parent_left else (others[-1], [first, *others[:-1]])
+    world.network.partition(stays, [away])
+    world.run(PATIENCE + SETTLING)
+    left = register(world, away)
+    if is_parent_left:  # which has gone on alone, and sleeps while the other does more
+        world.pause(away)
+        world.run(PATIENCE + SETTLING)
+        world.resume(away)
+    world.network.heal()
+    become_one(world, oracle, [away, *stays], SOON)
+    assert register(world).branch != left.branch
+    newcomer = PeerId("p09")
+    world.disks[newcomer] = {"anchor": anchor_of(left)}
+    world.start(newcomer)
+    soon = SEEKING + SOON
+    world.run_until(lambda: world.node(newcomer).member.log.is_member, within=soon)
+    goal = newest(oracle) + ROUNDS
+    world.run_until(lambda: world.node(newcomer).round >= goal, within=SOON)
+    assert register(world, newcomer).branch == register(world).branch
+    assert not world.errors
 
 
 @pytest.mark.parametrize("seed", seeds(1, 10))
