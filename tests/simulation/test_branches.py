@@ -205,7 +205,7 @@ def test_a_link_of_the_part_that_was_left_leads_to_the_run(seed: int, is_parent_
     become_one(world, oracle, [away, *stays], SOON)
     assert register(world).branch != left.branch
     newcomer = PeerId("p09")
-    world.disks[newcomer] = {"anchor": anchor_of(left)}
+    world.disks[newcomer] = {"anchor": anchor_of(left)}  # type: ignore[dict-item]
     world.start(newcomer)
     soon = SEEKING + SOON
     world.run_until(lambda: world.node(newcomer).member.log.is_member, within=soon)
