@@ -11,6 +11,8 @@ known. The rest is base32 (RFC 4648, without padding) of these bytes:
            2   an address by a relay: the public keys of relay and peer (32 each), the address of the relay as in 1
            3   any other multiaddr, as text
            4   an anchor: the first 8 bytes of a decided entry's digest, and its number without leading zeros
+           5   the branch of the log on which that entry is: the first 8 bytes of its digest. Without it that is the
+               run's first branch, whose digest is the run's id
     4    the beginning of a digest of id and fields: a letter that was changed is noticed
 
 So it is one word to shells, to chat programs and to a double click, and case does not matter. A change that older nodes
@@ -54,7 +56,7 @@ LIKE_A_LINK = re.compile(r"shoal(:|[1-9][^./\\]*$)", re.IGNORECASE)  # and not l
 ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 ID_SIZE, CHECK_SIZE, NUMBER_SIZE = 32, 4, 7  # bytes; of a number at most
 LENGTH_SIZE = 2  # letters
-DIRECT, RELAYED, OTHER, ANCHOR = 1, 2, 3, 4  # kinds of fields
+DIRECT, RELAYED, OTHER, ANCHOR, BRANCH = 1, 2, 3, 4, 5  # kinds of fields
 MAX_LINK = 300  # characters
 ROOM = (MAX_LINK - len(PREFIX) - LENGTH_SIZE) * 5 // 8 - ID_SIZE - CHECK_SIZE  # bytes for fields
 LEAST = 58  # letters of id and check alone
@@ -99,7 +101,8 @@ def parse_link(text: str) -> RunLink:
     body = _unpacked(link[len(PREFIX) :].lower())
     fields = list(_fields(body[ID_SIZE:]))
     addresses = (_address(kind, value) for kind, value in fields if kind in (DIRECT, RELAYED, OTHER))
-    anchors = [_anchor(value) for kind, value in fields if kind == ANCHOR]
+    branch = next((value for kind, value in fields if kind == BRANCH), body[:ANCHOR_SIZE])
+    anchors = [_anchor(value, branch) for kind, value in fields if kind == ANCHOR]
     return RunLink(RunId(body[:ID_SIZE]), tuple(dict.fromkeys(addresses)), anchors[0] if anchors else None)
 
 
@@ -113,6 +116,8 @@ def format_link(
 ) -> str:
     """The link to a run with the anchor and the best of `addresses`, in the order of `ranked`, as many as fit."""
     anchors = [] if anchor is None else [(ANCHOR, anchor.digest + _packed_number(anchor.number))]
+    if anchor is not None and anchor.branch != run[:ANCHOR_SIZE]:
+        anchors.append((BRANCH, anchor.branch))
     fields, room = list[Field](), ROOM - sum(len(value) + 2 for _, value in anchors)
     for address in ranked(addresses, networks):
         kind, value = _field(address)
@@ -186,14 +191,14 @@ def _packed_number(number: int) -> bytes:
     return number.to_bytes((number.bit_length() + 7) // 8, "big")
 
 
-def _anchor(value: bytes) -> Anchor:
-    """The anchor in a field; LocalError if it is none."""
+def _anchor(value: bytes, branch: bytes) -> Anchor:
+    """The anchor in a field, on this branch; LocalError if it is none."""
     number = value[ANCHOR_SIZE:]
-    if not 1 <= len(number) <= NUMBER_SIZE or not number[0]:
+    if not 1 <= len(number) <= NUMBER_SIZE or not number[0] or len(branch) != ANCHOR_SIZE:
         raise LocalError(
             "the link was made wrong: it names no entry of the run's log; ask for another one", code="link-damaged"
         )
-    return Anchor(int.from_bytes(number, "big"), value[:ANCHOR_SIZE])
+    return Anchor(int.from_bytes(number, "big"), value[:ANCHOR_SIZE], branch)
 
 
 def _fields(data: bytes) -> Iterator[Field]:

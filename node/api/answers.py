@@ -171,6 +171,10 @@ class RunRow(WorkerRow):
     worker_lost: Annotated[str | None, "why its last worker ended; null again once the next one has made a step"]
     waiting_for: Annotated[str | None, "what holds it up, a sentence"]
     branch: Annotated[str | None, "that it has gone on without a quorum of its voters, and who is not back, a sentence"]
+    branch_event: Annotated[
+        str | None, "what happened last where it had gone on in parts, as far as this node has seen since its start"
+    ]
+    branch_event_at: Annotated[float | None, "when that was, in seconds since 1970"]
     branches: Annotated[int | None, "how often it has gone on so, of the last 16 times"]
     bytes_sent: int | None
     bytes_received: int | None

@@ -1,8 +1,10 @@
 """Measures how fast a path is, on the connection that carries messages: the shell of measure/bandwidth_probe.py.
 
-A newcomer measures its uplink this way, since payloads show it only after the first round (`find_uplink`):
-- Once in a node's life, and only while nothing is known: at most MOST bytes and two seconds, to one member that is
-  connected over the internet without a relay. Machines on the local network are not used.
+Who is about to join a run measures what it does not know of its line with whoever introduces it (`find_line`), so that
+it learns before it begins how long the run would take it. A newcomer that has not done so measures its uplink, since
+payloads show it only after the first round (`find_uplink`):
+- Once in a node's life, and only while nothing is known: at most MOST bytes and two seconds each way, with one member
+  that is connected over the internet without a relay. Machines on the local network are not used.
 - It is the measurement of `shoal doctor`, which the other peer limits: a peer that refuses, or is silent, is skipped,
   and all are asked again later.
 - The result holds until payloads show a higher rate, or, slowly, a lower one.
@@ -23,11 +25,13 @@ from shoal.protocol.messages.data import Later
 from shoal.protocol.messages.doctor import Carried, Carry
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.net.measure.bandwidth_probe import LARGEST, MOST, BandwidthProbe
+from shoal.protocol.net.measure.rates import Meter
 from shoal.protocol.net.peers.network import Network
 
 PART_LIMIT = 10.0  # seconds
 FILLING = os.urandom(LARGEST)  # random, so that nothing on the way can compress it
 TRIPS = 3
+PROBING = 4.0  # seconds for both ways at most, the last parts on their way included
 RETRY = 5.0  # seconds until the members are looked at again
 
 
@@ -88,7 +92,25 @@ async def _carry(network: Network, peer: PeerId, message: Carry) -> float:
     return clock() - begin
 
 
-# -- the uplink of a newcomer --------------------------------------------------------------------------------------
+# -- the line of a newcomer ----------------------------------------------------------------------------------------
+
+
+async def find_line(network: Network, peers: Iterable[PeerId]) -> None:
+    """Measure what is not known of our line, both ways at once, with the first of `peers` that shows it; or nothing."""
+    line = network.bandwidth.far
+    up, down = network.bandwidth.claim()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PROBING):
+            for peer in far(network, peers)[:1]:
+                unknown = [(line.up, probe_to)] if not up else []
+                unknown += [(line.down, probe_from)] if not down else []
+                await asyncio.gather(*(_suppose(meter, probe(network, peer, MOST)) for meter, probe in unknown))
+
+
+async def _suppose(meter: Meter, probe: Awaitable[BandwidthProbe]) -> None:
+    with suppress(ShoalError):  # it refuses, or is silent
+        if (rate := (await probe).rate) is not None:
+            meter.suppose(rate)
 
 
 async def find_uplink(network: Network, members: Callable[[], Iterable[PeerId]]) -> None:

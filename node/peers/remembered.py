@@ -14,6 +14,7 @@ it.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -69,6 +70,20 @@ def remember_run(home: Home, run: str, joined: Joined) -> None:
 def forget_run(home: Home, run: str) -> None:
     """`run` is not entered again after a restart; its votes stay, because we may come back."""
     Disk(home.run_folder(run)).remove(JOINED)
+
+
+def forget_anchor(run_folder: Path) -> None:
+    """The link by which we joined says nothing of the run's log any more; LocalError if that cannot be noted.
+
+    The run keeps its place among the others.
+    """
+    disk, record = Disk(run_folder), run_folder / f"{JOINED}{SUFFIX}"
+    joined = disk.get(JOINED)
+    if isinstance(joined, Joined) and joined.anchor is not None:
+        entered = _entered(record) or 0
+        disk.put(JOINED, replace(joined, anchor=None))
+        with suppress(OSError):
+            os.utime(record, ns=(entered, entered))
 
 
 def remembered_runs(home: Home) -> list[str]:

@@ -32,6 +32,7 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.catchup.transfer import StateReceived
+from shoal.protocol.log.branches import fork_of
 from shoal.protocol.log.keeper import Switched
 from shoal.protocol.log.register import Rules, who_left
 from shoal.protocol.member.facts import PART, RunFacts
@@ -154,9 +155,12 @@ class AgreedRun(Run):
 
     async def _leave_branch(self, before: Register, register: Register) -> None:
         """Others have done more on another branch: what is on our disk is of this one no more."""
-        self._warn_of_switch(register)
-        async with self._busy:
-            await self.saving.set_aside(short(before.branch))
+        self.branches.left(register)
+        async with self._busy:  # after the last round of that branch that is being applied
+            dropped = self.commits.cut(fork_of(before, register))
+            if dropped:
+                self.driver.timelines.forget(dropped[0].round)
+            self.branches.dropped(dropped, await self.saving.set_aside(short(before.branch)))
 
     async def _apply(self, event: Committed) -> None:
         """The outer step on what was decided; only when it is read back do we say so."""

@@ -28,12 +28,12 @@ from shoal.node.manifest.requirements import parameters, requirements
 from shoal.node.run.preview import preview_words
 from shoal.node.training.data.supply import DataStanding
 from shoal.protocol.base.errors import LocalError, RemoteError, ShoalError, TransportError
-from shoal.protocol.base.ids import PeerId, RunId, short
+from shoal.protocol.base.ids import Digest, PeerId, RunId, short
 from shoal.protocol.base.multiaddrs import NO_NETWORKS, OwnNetworks, is_relayed, place_of, shortlist, split
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.anchors import anchor_of
 from shoal.protocol.membership.vetting import MAX_ADDRESSES, vet_addresses
-from shoal.protocol.messages.anchor import Anchor
+from shoal.protocol.messages.anchor import ANCHOR_SIZE, Anchor
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.net.measure.journal import OTHER
@@ -66,8 +66,8 @@ def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses:
     run, others = found[0], _others(found[0])
     members = ((run.me, shortlist(own_addresses, MAX_ADDRESSES)), *others[: MEMBERS_TOLD - 1])
     present, (round, pace) = len(others) + 1, run.pace
-    end = run.register.number if run.register is not None else 0
-    return ManifestIs(run.genesis, members, present, round, pace, end)
+    end, branch = (run.register.number, run.register.branch) if run.register is not None else (0, Digest(run.id))
+    return ManifestIs(run.genesis, members, present, round, pace, end, branch)
 
 
 def link_to(run: Run | Family, own_addresses: tuple[str, ...], networks: OwnNetworks = NO_NETWORKS) -> str:
@@ -107,6 +107,8 @@ async def find_manifest(
     anchor: Anchor | None = None,
 ) -> Introduction:
     """The first good answer, of a log that does not end below `anchor`; `run` is the id in hex, or a prefix of it.
+
+    Of another branch than that of the anchor a log may be shorter: see Keeper.
 
     If there is none: RemoteError after a bad answer, else TransportError if a peer was not reached, else UnknownRun.
     """
@@ -253,7 +255,8 @@ def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity, anc
     _check_members(answer.members, source)
     if not 0 <= answer.pace <= MAX_PACE:
         raise RemoteError(f"says that a round takes {answer.pace:g} seconds", source)
-    if anchor is not None and answer.end < anchor.number:
+    is_same = anchor is not None and answer.branch[:ANCHOR_SIZE] == anchor.branch  # of another one the log tells more
+    if anchor is not None and is_same and answer.end < anchor.number:
         raise RemoteError(
             f"has a log of the run that ends at entry {answer.end}, and the link names entry {anchor.number}: it is "
             "behind, or an old copy",

@@ -29,6 +29,7 @@ class SplitEvidence:
 
     voters: int  # of whom a quorum decides what comes next; 0 in a run of replicas
     absent: Sequence[PeerId]  # voters that are not alive and have not left
+    voteless: Sequence[PeerId]  # voters that are there, but in another life, or on another branch of the log
     has_quorum: bool
     group: int  # members of the last committed round
     lost: Sequence[PeerId]  # peers that were lost lately without a goodbye
@@ -45,7 +46,7 @@ def why_split(seen: SplitEvidence) -> str:
     if is_mass_loss(seen.group, len(lost)):
         found.append(f"{len(lost)} of the last {seen.group} members are lost without a goodbye ({names(lost)})")
     if not seen.has_quorum:
-        found.append(f"no quorum, as {len(seen.absent)} of {seen.voters} voters are absent ({names(seen.absent)})")
+        found.append(f"no quorum, as {_why_no_quorum(seen)}")
     if rivals := [peer for peer, status in seen.others if _differs(status, seen.own)]:
         found.append(f"another history of round {seen.own.round} is that of {names(rivals)}")
     if seen.apart:
@@ -53,6 +54,15 @@ def why_split(seen: SplitEvidence) -> str:
     if found and lost:
         found.append(f"in the directory {_beyond(seen.elsewhere)} since")
     return "; ".join(found)
+
+
+def _why_no_quorum(seen: SplitEvidence) -> str:
+    words = {
+        f"{len(seen.absent)} of {seen.voters} voters are absent": seen.absent,
+        f"{len(seen.voteless)} of {seen.voters} voters are there without a vote that counts here": seen.voteless,
+    }
+    found = [f"{each} ({names(peers)})" for each, peers in words.items() if peers]
+    return " and ".join(found) or "it has yielded to another branch of its log"
 
 
 def is_mass_loss(group: int, lost: int) -> bool:

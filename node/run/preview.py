@@ -120,12 +120,15 @@ def _traffic(preview: Answer) -> str:
 
 def _line(preview: Answer, up: int, down: int) -> str:
     """How long this node's line takes for that; empty if not known, or there is no traffic."""
-    if preview["manifest"].get("experts") is not None or not up or not down:
+    if preview["manifest"].get("experts") is not None or not (up or down):
         return ""
-    begin, traffic = preview["state"] / down, preview["traffic"]
-    each, pace = max(traffic["sent"] / up, traffic["received"] / down), preview["pace"]
+    traffic, pace = preview["traffic"], preview["pace"]
+    ways = [(traffic["sent"], up), (traffic["received"], down)]
+    each = max(count / rate for count, rate in ways if rate)
+    least = "" if up and down else "at least "
+    begin = f"about {as_duration(preview['state'] / down)} to begin with, and " if down else ""
     too_slow = "; rounds are faster: this node would hold them up, or be left out" if pace and each > pace else ""
-    return f"this node's takes about {as_duration(begin)} to begin with, and {as_duration(each)} a round{too_slow}"
+    return f"this node's takes {begin}{least}{as_duration(each)} a round{too_slow}"
 
 
 def _about(count: float) -> str:

@@ -126,6 +126,21 @@ class CommitLog:
             record = self.records[place]
             self.records[place] = replace(record, validation_loss=loss, validation_sequences=sequences)
 
+    def cut(self, entry: int) -> list[CommitRecord]:
+        """Drop the rounds that the log decided by this entry or a later one: it goes on otherwise from there.
+
+        Returns their records.
+        """
+        dropped = [record for record in self.records if record.entry >= entry]
+        self.records = [record for record in self.records if record.entry < entry]
+        if dropped:
+            first = dropped[0].round
+            self._sent = Counter({round: size for round, size in self._sent.items() if round < first})
+            measured = [each for each in self.records if each.validation_loss is not None]
+            if self.validation is not None and self.validation.round >= first:
+                self.validation = _validation(measured[-1]) if measured else None
+        return dropped
+
     def add(
         self,
         decision: Decision,
@@ -210,6 +225,11 @@ class CommitLog:
         """All records or the `last` ones, for the API, each with the bytes that we have sent so far for its round."""
         first = 0 if last is None else max(0, len(self.records) - last)
         return [_row(record, self._sent[record.round]) for record in self.records[first:]]
+
+
+def _validation(record: CommitRecord) -> Validation:
+    assert record.validation_loss is not None
+    return Validation(record.round, record.validation_loss)
 
 
 def _row(record: CommitRecord, sent: int) -> Round:

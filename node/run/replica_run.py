@@ -148,7 +148,7 @@ class ReplicaRun(Run):
             case EntryDecided() | LogSkipped():
                 self._begin_round()  # we may have been admitted
             case Switched(register=register):
-                self._warn_of_switch(register)
+                self.branches.left(register)
 
     async def _take(self, event: Exchanged) -> None:
         """Apply what was exchanged; only when the replica is read back do we say so."""

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +29,8 @@ from shoal.node.ipc.shm import FloatArray
 from shoal.node.manifest.manifest import Manifest
 from shoal.node.peers.bandwidth_probe import find_uplink
 from shoal.node.peers.reach import worth_remembering
+from shoal.node.peers.remembered import forget_anchor
+from shoal.node.run.branch_watch import BranchWatch
 from shoal.node.run.driver import Driver
 from shoal.node.run.facts import samples_before, training_now
 from shoal.node.run.fault_watch import FaultWatch
@@ -50,7 +54,8 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.keeper import EntryDecided, Unfit
+from shoal.protocol.log.keeper import SLEPT, CameBack, EntryDecided, LogSkipped, Unanchored, Unfit
+from shoal.protocol.log.register import has_member
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.presence import Parted, Presence
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
@@ -66,7 +71,15 @@ if TYPE_CHECKING:
 REPORT_EVERY = 1.0  # seconds between two reports of our progress to the others
 NOTE_EVERY = 15.0  # seconds between two notes on our disk that we run (AWAY of log_store.py)
 
+# macOS has no such clock, and counts sleep in this one.
+WITH_SLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 log = logging.getLogger("shoal.run")
+
+
+def _asleep() -> float:
+    """Seconds for which this machine was suspended so far, but for a constant: the event loop's clock lacks them."""
+    return time.clock_gettime(WITH_SLEEP) - time.monotonic()
 
 
 class Run(ABC):
@@ -93,6 +106,7 @@ class Run(ABC):
         self.store = store
         self.commits = CommitLog()
         self.meters = Meters(settings.tally)
+        self.branches = BranchWatch(manifest.name)
         self.detours = RelayWarning(manifest.name)
         self.outgoing = Outgoing(self.commits)
         self._faults = FaultWatch(signer.peer, settings.fault) if settings.fault is not None else None
@@ -233,10 +247,13 @@ class Run(ABC):
                 self.training.call(round)
             case Parted():
                 self._parted.set()
-            case EntryDecided(_, before, register) if register.branch != before.branch:
-                left = [voter for voter in before.voters if voter not in register.voters]
-                words = f"{self.manifest.name} goes on with {len(register.members)} members, without {names(left)}"
-                warn(log, "branch-founded", words)
+            case EntryDecided(_, before, register) if self._is_taken_along(before, register):
+                self.branches.founded(before, register)
+            case CameBack(peers):
+                self.branches.joined_by(peers)
+            case Unanchored():
+                self.branches.is_free_of_link()
+                self._tasks.spawn(self._forget_anchor())
             case PeerUp(peer, addresses):
                 self._has_met = True
                 self._network.remember(peer, worth_remembering(addresses, self._network.links()))
@@ -249,13 +266,17 @@ class Run(ABC):
             case Unfit(kind, reason):
                 log.info("%s: this node asks for no %s in the log, as it %s", self.manifest.name, kind, reason)
             case _:
+                if isinstance(event, LogSkipped) and self._is_taken_along(event.before, event.register):
+                    self.branches.founded(event.before, event.register)
                 self._on_outcome(event)
 
-    def _warn_of_switch(self, register: Register) -> None:
-        words = (
-            f"{self.manifest.name} had gone on in two parts: this node joins that of {len(register.members)} members"
-        )
-        warn(log, "branch-left", f"{words}, which has more to show")
+    def _is_taken_along(self, before: Register, register: Register) -> bool:
+        """Whether we were a member, and the log goes on as a branch: whoever has just come has not seen it part."""
+        return register.branch != before.branch and has_member(before, self._me)
+
+    async def _forget_anchor(self) -> None:
+        with suppress(LocalError):  # then a restart looks for that branch again, for a minute
+            await RECORDS.run(forget_anchor, self._settings.folder)
 
     @abstractmethod
     def _make_member(self) -> Presence:
@@ -368,12 +389,15 @@ class Run(ABC):
             NOTES.offer(self.store.note_running)
 
     async def _report(self) -> None:
-        said, noted = "", -math.inf
+        said, noted, asleep = "", -math.inf, _asleep()
         while True:
             await asyncio.sleep(REPORT_EVERY)
             if self.driver.now() >= noted + NOTE_EVERY:
                 noted = self.driver.now()
                 self._note_running()
+            before, asleep = asleep, _asleep()
+            if asleep - before > SLEPT:  # the clock of the cores stood still meanwhile
+                self.driver.command(self.member.woke)
             self.driver.command(self._report_now)
             obstacle = self.obstacle if self.member.phase == "matching" else ""
             if obstacle not in ("", said):

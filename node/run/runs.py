@@ -40,6 +40,7 @@ from shoal.node.base.room import NoRoom, available_memory, check_disk, or_no_roo
 from shoal.node.experts.families import Families
 from shoal.node.manifest.fitting import Load, check_fits, checkpoint_bytes
 from shoal.node.manifest.manifest import Introduction, Manifest, Sign, parse_manifest
+from shoal.node.peers.bandwidth_probe import find_line
 from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.listings import providers
 from shoal.node.peers.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
@@ -376,7 +377,9 @@ class Runs:
     async def preview(self, link: str) -> Preview:
         """What joining a run would need, from its link or id; nothing is joined or kept."""
         found = await self._find(link)
-        data = await self.data.standing(found.manifest.data, self._donors(found))
+        data, _ = await asyncio.gather(
+            self.data.standing(found.manifest.data, self._donors(found)), find_line(self._network, found.members)
+        )
         line = within(self._settings, self._network.bandwidth.claim())
         return await LONG.run(describe, found, data, await self._room_problem(found.manifest), line)
 

@@ -69,6 +69,7 @@ class Saving:
         self._spawn = spawn
         self._snapshot_of = -1  # the round of the last snapshot beside the log
         self._left = ""  # the branch whose states could not be set aside yet
+        self._aside: Path | None = None  # where what was saved of that branch is
         self._write: asyncio.Task[None] | None = None  # the latest, which waits for those before it
 
     async def checkpoint(
@@ -121,12 +122,16 @@ class Saving:
         if self._write is not None:
             await asyncio.wait([self._write])
 
-    async def set_aside(self, branch: str) -> None:
-        """What is saved is of a branch of the run that we have left: whoever wants it finds it beside the others."""
+    async def set_aside(self, branch: str) -> Path | None:
+        """What is saved is of a branch of the run that we have left: whoever wants it finds it beside the others.
+
+        Returns in which folder; None: nothing was saved, or it could not be moved.
+        """
         await self.written()
-        self._left, self._snapshot_of = branch, -1
+        self._left, self._snapshot_of, self._aside = branch, -1, None
         self.keeper.begin_anew()
         await self._are_ours()
+        return self._aside
 
     async def _are_ours(self) -> bool:
         """Whether all that is saved is of the branch that we are on, or is by now."""
@@ -140,7 +145,7 @@ class Saving:
     async def _finish_leaving(self) -> None:
         """Set aside what is still here of a branch that we have left; LocalError if that cannot be done."""
         if self._left:
-            await DISK.run(_set_aside, self._run_folder, self._left)
+            self._aside = await DISK.run(_set_aside, self._run_folder, self._left)
             self._left = ""
 
     def _is_long(self, round: int) -> bool:
@@ -203,16 +208,18 @@ def finish_leaving(run_folder: Path) -> None:
         _set_aside(run_folder, "branch")
 
 
-def _set_aside(run_folder: Path, branch: str) -> None:
-    """LocalError if that cannot be done, or not to its end: then it can be begun again."""
+def _set_aside(run_folder: Path, branch: str) -> Path | None:
+    """Where they are now, if there were any; LocalError if that cannot be done: then it can be begun again."""
+    aside = run_folder / f"set-aside-{branch}-{time.time_ns()}"  # a branch may be left twice
     try:
-        _move_states(run_folder, run_folder / f"set-aside-{branch}-{time.time_ns()}")  # a branch may be left twice
+        _move_states(run_folder, aside)
         (run_folder / LOG / LEFT).unlink(missing_ok=True)
     except OSError as error:
         raise LocalError(
             f"cannot set aside what is saved in {run_folder} of a branch that was left: {in_words(error)}",
             code=CODES.get(error.errno or 0, "unwritable"),
         ) from error
+    return aside if aside.exists() else None
 
 
 def _move_states(run_folder: Path, aside: Path) -> None:

@@ -357,6 +357,12 @@ class Timelines:
             self._keep(trace.round, json.dumps(self._as_json(trace, now)))
         self._ending.clear()
 
+    def forget(self, first: int) -> None:
+        """Drop what is known of this round and later ones: the run goes on otherwise from there."""
+        self._ending = [trace for trace in self._ending if trace.round < first]
+        self._lines = {round: line for round, line in self._lines.items() if round < first}
+        self._written = 2 * KEPT  # so the file is rewritten with the next one
+
     def find(self, now: float, round: int) -> dict[str, Any]:
         """A round's timeline, also of the current one; UnknownRound if it is not kept."""
         for trace in (self._live.current, *self._ending):

@@ -17,7 +17,7 @@ from shoal.node.base.quantities import as_duration
 from shoal.node.manifest.model import writes_text
 from shoal.node.manifest.requirements import requirements
 from shoal.node.run import node_state
-from shoal.protocol.base.ids import PeerId, short
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.net.measure.link import LinkReport
 from shoal.protocol.net.measure.rates import Traffic
@@ -66,6 +66,8 @@ def row(run: Run, traffic: Traffic) -> RunRow:
         "worker_lost": (run.training.lost or None) if run.training is not None else None,
         "waiting_for": waiting_for(run),
         "branch": branch(run),
+        "branch_event": run.branches.words or None,
+        "branch_event_at": run.branches.at,
         "branches": len(member.log.register.earlier),
         "bytes_sent": traffic.sent,
         "bytes_received": traffic.received,
@@ -167,23 +169,45 @@ def waiting_for(run: Run) -> str | None:
     if run.training is not None and run.training.trouble:
         return run.training.trouble
     number = run.outer.committed.current.round + 1
-    away = run.member.awaited_voters
+    is_undecided = run.member.awaits_quorum
     if run.member.phase == "syncing":
         here, whole = run.member.progress()
         if whole:
             left = run.member.seconds_left(run.driver.now())
             still = f", and the rest takes about {as_duration(left)}" if left is not None else ""
             return f"the state is being downloaded: {here} of {whole} chunks are here{still}"
-        if not away:
+        if not is_undecided:
             return _not_admitted(run)
-    if away:
-        voters = len(run.member.log.register.voters)
-        those = f"a quorum of its {voters} voters" if voters > 1 else "its only voter"
-        return f"the run waits until {those} is back; away: {names(away)}; {_goes_on(run)}"
+    if is_undecided:
+        return f"{_undecided(run)}; {_goes_on(run)}"
     if run.obstacle and run.member.phase == "matching":
         return f"round {number} waits: {run.obstacle}"
     missing = run.member.waiting_for()
     return f"round {number} waits for {', '.join(map(short, missing))}" if missing else None
+
+
+def _undecided(run: Run) -> str:
+    """Why the members that are here can decide nothing."""
+    log = run.member.log
+    if log.register.yields_to != NO_DIGEST:
+        return "the run has yielded to another branch of its log, and nobody who is on that is to be found"
+    voters, away = len(log.register.voters), run.member.awaited_voters
+    those = f"a quorum of its {voters} voters" if voters > 1 else "its only voter"
+    here = [peer for peer in away if _is_up(run, peer)]
+    elsewhere = [peer for peer in here if log.is_elsewhere(peer)]
+    anew = [peer for peer in here if peer not in elsewhere]
+    found = {
+        "away: {}": [peer for peer in away if peer not in here],
+        "back without a vote: {}": anew,
+        "on another branch of the log: {}": elsewhere,
+    }
+    who = [words.format(names(peers)) for words, peers in found.items() if peers]
+    return "; ".join([f"the run waits until {those} is back", *who])
+
+
+def _is_up(run: Run, peer: PeerId) -> bool:
+    """Whether a member is there, perhaps in another life than the log knows, or on another branch."""
+    return peer == run.member.me or run.member.membership.is_alive(peer)
 
 
 def _goes_on(run: Run) -> str:
@@ -208,13 +232,14 @@ def branch(run: Run) -> str | None:
 
 def _not_admitted(run: Run) -> str | None:
     """That this node is no member yet, and who could change that; None if it is one."""
-    log, membership = run.member.log, run.member.membership
+    log = run.member.log
     if log.is_below_anchor:
         return (
             "the log here ends before the entry that the run's link names: this node waits for a member that has more"
+            + (", for a minute at most, as the link is of another branch of the log" if log.seeks_branch else "")
         )
     voters = log.register.voters
-    here = sum(membership.is_alive(voter) for voter in voters)
+    here = sum(voter in log.here for voter in voters)
     return None if log.is_member else f"the run's voters must admit this node: {here} of {len(voters)} are here"
 
 
@@ -327,6 +352,7 @@ def why_split(run: Run, evidence: Evidence) -> str:
             node_state.SplitEvidence(
                 voters=0,
                 absent=(),
+                voteless=(),
                 has_quorum=True,
                 group=run.commits.group,
                 lost=lost,
@@ -336,13 +362,15 @@ def why_split(run: Run, evidence: Evidence) -> str:
                 others=(),
             )
         )
-    log, here = run.member.log, [run.member.me, *alive]
+    log, here = run.member.log, run.member.log.here
     voters = log.deciding
+    missing = sorted(set(voters) - set(here))
     is_open = log.is_member and not run.is_resting
     return node_state.why_split(
         node_state.SplitEvidence(
             voters=len(voters),
-            absent=sorted(set(voters) - set(here)),
+            absent=[peer for peer in missing if not _is_up(run, peer)],
+            voteless=[peer for peer in missing if _is_up(run, peer)],
             has_quorum=not is_open or log.can_decide(here),
             group=run.commits.group,
             lost=lost,

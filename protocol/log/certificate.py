@@ -86,8 +86,11 @@ def check_certificate(
     """The register after `entry`; RemoteError unless `certificate` proves that enough voted for it in `phase`."""
     changed = after(register, entry, rules, shown_by)
     subject, voted = certificate.subject, [proof.peer for proof in certificate.proofs]
-    if subject != subject_of(register, changed, entry, subject.view, phase):
+    view = 0 if is_founding(register, changed) else subject.view
+    if subject != subject_of(register, changed, entry, view, phase):
         raise RemoteError("shows a certificate of another entry", shown_by)
+    if voted and is_founding(register, changed):
+        raise RemoteError("shows votes for the founding of a branch, on which nobody votes", shown_by)
     if len(set(voted)) != len(voted) or not set(voted).issubset(electorate(register, changed)):
         raise RemoteError("shows a certificate that counts somebody twice, or without a vote", shown_by)
     if not decides(set(voted), register, changed, rules):

@@ -26,7 +26,7 @@ from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
-from shoal.protocol.log.anchors import check_entry, check_skip
+from shoal.protocol.log.anchors import check_entry, check_skip, is_below, is_elsewhere
 from shoal.protocol.log.core import Committed, Core, Forked, LogWanted, Review, branch_of
 from shoal.protocol.log.register import (
     MAX_BODY,
@@ -50,7 +50,7 @@ from shoal.protocol.log.register import (
     who_left,
 )
 from shoal.protocol.log.shortcuts import Shortcuts, beginning, check_shortcut
-from shoal.protocol.messages.anchor import Anchor
+from shoal.protocol.messages.anchor import ANCHOR_SIZE, Anchor
 from shoal.protocol.messages.log import (
     STATEMENT_TAGS,
     AddVoters,
@@ -90,6 +90,9 @@ MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
 MOST_ASKED = 5  # times, of who is no member, how the log goes on after the end
 LOOK = 60.0  # seconds in which whoever was away for long looks for the others, at most
+SLEPT = 60.0  # seconds between two inputs, from which on others may have gone on without us
+WAKING = 2.0  # seconds after a sleep: what comes in these was sent before it, or is not all that there is to hear
+SEEKING = 60.0  # seconds in which a newcomer looks for the branch that its link names, while it sees another one
 RIVAL = 5.0  # seconds for which it counts what was shown of another branch
 LEAVING = 3.0  # seconds without a quorum before a branch that can decide is gone to
 FOUNDING = 10.0  # seconds that the founder of a branch waits for the statements of all who are here
@@ -157,8 +160,9 @@ class Switched(Event):
 
 @dataclass(frozen=True, slots=True)
 class LogSkipped(Event):
-    """The log goes on from this register; the entries before it are not known here."""
+    """The log goes on from this register; the entries after the register `before` are not known here."""
 
+    before: Register
     register: Register
 
 
@@ -168,6 +172,18 @@ class Unfit(Event):
 
     kind: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CameBack(Event):
+    """These were members before the log parted, went on without it or not at all, and are members again."""
+
+    peers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unanchored(Event):
+    """The run has left the branch of which the run's link names an entry: it says nothing about the log any more."""
 
 
 class Keeper:
@@ -186,6 +202,8 @@ class Keeper:
     ) -> None:
         """A log that ends below `anchor` is not joined, and one with another entry there is refused.
 
+        But not one that is on another branch than the anchor: then `Unanchored` is told.
+
         After `continue_after` seconds without a quorum this peer goes on with those who are here; None: never.
 
         Who `was_away` for so long that others may have gone on without it looks for them before it decides anything.
@@ -196,6 +214,7 @@ class Keeper:
         self._shortcuts = shortcuts
         self._judge = judge
         self._anchor = anchor
+        self._sought_since: float | None = None  # the anchor's branch, where we see others who show another one
         self._seen = core.register  # up to which decisions were told
         self._clock = 0.0  # seconds in which this process ran: a machine that slept accuses nobody
         self._ticked_at: float | None = None
@@ -210,8 +229,13 @@ class Keeper:
         self._stuck_since: float | None = None  # without a quorum
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._was_away = was_away
+        self._input_at: float | None = None  # by the clock of whoever embeds this
+        self._woke_at: float | None = None  # after a sleep, until it was heard how the log goes on
+        self._held_back: dict[type[Message], Message] = {}  # what was wanted since then, the last of each kind
+        self._is_due_then = False  # a result was due since then: no view is given up meanwhile for want of it
         self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
+        self._came_over: set[PeerId] = set()  # who has spoken of another branch before, and of ours now
         self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
         self._rival_at = self._told_at = -math.inf  # when that was, and when the other voters were last told of it
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
@@ -261,7 +285,13 @@ class Keeper:
     @property
     def is_below_anchor(self) -> bool:
         """Whether the log must go further than what is known here, as whoever gave us the run's link knew."""
-        return self._anchor is not None and self.register.number < self._anchor.number
+        return self._anchor is not None and is_below(self._anchor, self.register)
+
+    @property
+    def seeks_branch(self) -> bool:
+        """Whether what is known here is of another branch than the entry that the run's link names, so far."""
+        anchor = self._anchor if self.is_below_anchor else None
+        return anchor is not None and anchor.branch != self.register.branch[:ANCHOR_SIZE]
 
     @property
     def here(self) -> list[PeerId]:
@@ -269,6 +299,10 @@ class Keeper:
         register = self.register
         known = dict.fromkeys((*register.voters, *(member.peer for member in register.members)))
         return [peer for peer in known if self._is_here(peer)]
+
+    def is_elsewhere(self, peer: PeerId) -> bool:
+        """Whether a peer has spoken last of another branch of the log, so that it does not count as here."""
+        return peer in self._elsewhere
 
     @property
     def survivors(self) -> list[PeerId]:
@@ -317,6 +351,9 @@ class Keeper:
         """Have `body` decided, if it still fits, and not too much is wanted."""
         if not self.listens:
             return []
+        if self._woke_at is not None:
+            self._held_back[type(body)] = body
+            return []
         kind = type(body).__name__
         try:
             turn = self.core.submit(body)
@@ -329,6 +366,9 @@ class Keeper:
 
     def expect(self) -> list[Effect]:
         """A result is due."""
+        if self._woke_at is not None:
+            self._is_due_then = True
+            return []
         return self._do(self.core.expect()) if self.listens else []
 
     def answer(self, entry: Digest, is_approved: bool) -> list[Effect]:
@@ -337,9 +377,25 @@ class Keeper:
 
     def heard_end(self, peer: PeerId, number: int) -> list[Effect]:
         """`peer` says how far its log goes: ask it for what comes then, or tell it of ours."""
+        self._hear_after_sleep(peer)
         if number < self.register.number:
             return self.core.tell_tip(peer)
         return self._do(self.core.hear_of(peer, number))
+
+    def passes(self, now: float) -> None:
+        """It is `now`, in seconds: to be told before each input."""
+        before, self._input_at = self._input_at, now
+        if before is not None and now - before > SLEPT:
+            self.woke()
+
+    def woke(self) -> None:
+        """This process did not run for so long that others may have gone on without it.
+
+        It wants nothing decided until it has heard another member, or for a minute: it may be a quorum by itself. It
+        goes on voting on what others want, so it holds up nobody who is here, and waits for nobody who is lost.
+        """
+        if any(member.peer != self.core.me for member in self.register.members):
+            self._woke_at = self._clock + 2 * TICK  # the second that is over now may count as two
 
     def lacks(self, result: int) -> list[Effect]:
         """Nobody that this peer reaches has the bytes of the last result."""
@@ -405,6 +461,7 @@ class Keeper:
     def receive(self, sender: PeerId, message: KeeperMessage) -> list[Effect]:
         """Any message of the log."""
         self._note_branch(sender, branch_of(message))
+        self._hear_after_sleep(sender)
         if isinstance(message, Request):
             self._note_life(sender, message)
         if isinstance(message, Statement):
@@ -415,7 +472,7 @@ class Keeper:
             return self._hear_of_branch(sender, message)
         shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
         for each in shown:
-            check_entry(self._anchor, each.entry.number, entry_digest(each.entry), sender)
+            check_entry(self._anchor, each.entry, sender)
         if not self._follows(sender, shown) or (self.core.looks and not isinstance(message, GetLog | Tip | Decided)):
             return []
         return self._do(self.core.receive(sender, message))
@@ -426,7 +483,7 @@ class Keeper:
             self._clock += min(2 * TICK, now - self._ticked_at) if self._ticked_at is not None else 0.0
             self._ticked_at = now
             self._shown.clear()
-            return [self._wake(), *self._act()]
+            return [self._wake(), *self._wake_up(), *self._act()]
         return self._do(self.core.fire(timer))
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -458,14 +515,25 @@ class Keeper:
         if register.branch != before.branch:  # who still speaks of the one before is on its way
             self._elsewhere.clear()
             self._goes_on_since = self._stuck_since = None
-        if self._elsewhere and register.members is not before.members:
-            lives = {(each.peer, each.life) for each in before.members}
-            came = {each.peer for each in register.members if (each.peer, each.life) not in lives}
-            self._elsewhere -= came  # from the other branch
+        came_back = self._came_back(before, register)
+        self._elsewhere.difference_update(came_back)
+        self._came_over.difference_update(came_back)
         self._statements = {key: each for key, each in self._statements.items() if _counts(each, register)}
         self._promoted -= {peer for peer in self._promoted if not self._may_get_a_vote(peer)}
         was_here = has_life(before, me, self.core.life)
-        return [Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else []
+        told: list[Effect] = [Tell(CameBack(came_back))] if came_back else []
+        return [*told, Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else told
+
+    def _came_back(self, before: Register, register: Register) -> tuple[PeerId, ...]:
+        """Who was on another branch, or was left behind by this one, and is admitted."""
+        if register.members is before.members or register.branch != before.branch:
+            return ()
+        left = self._shortcuts.left_behind
+        away = {*self._elsewhere, *self._came_over, *(left[1] if left is not None else ())} - {self.core.me}
+        lives = {(each.peer, each.life) for each in before.members}
+        return tuple(
+            each.peer for each in register.members if (each.peer, each.life) not in lives and each.peer in away
+        )
 
     def _review(self, entry: Entry, is_bound: bool) -> list[Effect]:
         if entry.number != self.core.number:  # several came at once: what is still wanted is asked for anew
@@ -529,13 +597,11 @@ class Keeper:
         """
         register = self.register
         later = [each for each in shown if each.entry.number > register.number]
-        founding = next((each for each in later if not each.certificate.proofs), None)
+        bodies = (body_of(each.entry.body, sender) for each in later)
+        founding = next((body for body in bodies if isinstance(body, Found)), None)
         if founding is None:
             return True
-        body = body_of(founding.entry.body, sender)
-        is_named = isinstance(body, Found) and any(
-            (each.peer, each.life) == (self.core.me, self.core.life) for each in body.stays
-        )
+        is_named = any((each.peer, each.life) == (self.core.me, self.core.life) for each in founding.stays)
         if is_named or not self.can_decide(self.here):
             return True
         if later[0].entry.before != register.tip:
@@ -545,6 +611,23 @@ class Keeper:
 
     def _act(self) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
+        return self._pass_by_anchor() + self._do_duties()
+
+    def _pass_by_anchor(self) -> list[Effect]:
+        """If the run has left its branch, or others are here and nobody of them shows that branch for long."""
+        if not self.seeks_branch or not self._view.alive():
+            self._sought_since = None
+        elif self._sought_since is None:
+            self._sought_since = self._clock
+        has_sought = self._sought_since is not None and self._clock - self._sought_since >= SEEKING
+        is_past = self._anchor is not None and is_elsewhere(self._anchor, self.register)
+        return self._drop_anchor() if has_sought or is_past else []
+
+    def _drop_anchor(self) -> list[Effect]:
+        had_one, self._anchor = self._anchor is not None, None
+        return [Tell(Unanchored())] if had_one else []
+
+    def _do_duties(self) -> list[Effect]:
         if self.register.is_over:
             return self._ask_who_is_no_member()
         if self._must_look():
@@ -557,6 +640,18 @@ class Keeper:
         effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
         effects += self._say_whom_to_promote() + self._go_on() + self._yield_to_rival()
         return effects + self._make_entries() + self._end()
+
+    def _hear_after_sleep(self, peer: PeerId) -> None:
+        """A member is here: what it knows of the log comes within seconds."""
+        if self._woke_at is not None and self._clock - self._woke_at >= WAKING and has_member(self.register, peer):
+            self._woke_at = min(self._woke_at, self._clock - LOOK + WAKING)
+
+    def _wake_up(self) -> list[Effect]:
+        if self._woke_at is None or self._clock - self._woke_at < LOOK:
+            return []
+        held, is_due = list(self._held_back.values()), self._is_due_then
+        self._woke_at, self._held_back, self._is_due_then = None, {}, False
+        return [*(effect for body in held for effect in self.want(body)), *(self.expect() if is_due else [])]
 
     def _begin(self) -> list[Effect]:
         """With other voters this is a restart; and of how long members take they know more than a new process."""
@@ -763,7 +858,7 @@ class Keeper:
         self._seen = register
         resumed = Core.resume(core.me, register, (), core.vote_file(), core.rules)
         self.core = replace(resumed, down=core.down, looks=core.looks)
-        skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(register))]
+        skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(core.register, register))]
         return [*skipped, *self._after_entry(core.register, register), *self._do(self.core.ask(sender))]
 
     # -- branches -----------------------------------------------------------------------------------------------
@@ -777,7 +872,9 @@ class Keeper:
 
     def _note_branch(self, peer: PeerId, branch: Digest) -> None:
         if branch == self.register.branch:
-            self._elsewhere.discard(peer)
+            if peer in self._elsewhere:
+                self._elsewhere.remove(peer)
+                self._came_over.add(peer)
         elif may_survive(self.register, peer):
             self._elsewhere.add(peer)
 
@@ -857,12 +954,12 @@ class Keeper:
         self._rival, self._seen = None, register
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
-        kept = Persist("switch", Switch(shortcut, self.core.vote_file()))  # in one record: we may be killed
-        self._statements, self._promoted, self._elsewhere = {}, set(), set()
+        kept: list[Effect] = [Persist("switch", Switch(shortcut, self.core.vote_file()))]  # in one: we may be killed
+        self._statements, self._promoted, self._elsewhere, self._came_over = {}, set(), set(), set()
         self._asked_after_end.clear()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
-        self._anchor = None  # it is of the branch that we leave
-        return [kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
+        kept += self._drop_anchor()  # it is of the branch that we leave
+        return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""

@@ -71,6 +71,11 @@ def entry_digest(entry: Entry) -> Digest:
     return digest("log entry", encode_value(entry))
 
 
+def branch_founded_by(entry: Entry) -> Digest:
+    """The branch that begins with this entry, if it founds one."""
+    return digest("log branch", entry_digest(entry))
+
+
 @lru_cache(maxsize=REGISTERS)
 def register_root(register: Register) -> Digest:
     """The root that is in every vote."""
@@ -275,7 +280,7 @@ def after(register: Register, entry: Entry, rules: Rules, shown_by: PeerId | Non
         changed = replace(changed, voters_since=entry.number, faults=faults)
     if isinstance(body, Found):
         earlier = (*register.earlier, Stem(register.branch, entry.number))[-EARLIER:]
-        changed = replace(changed, branch=digest("log branch", entry_digest(entry)), earlier=earlier)
+        changed = replace(changed, branch=branch_founded_by(entry), earlier=earlier)
     return replace(changed, number=entry.number, tips=(*changed.tips, entry_digest(entry))[-WINDOW:])
 
 

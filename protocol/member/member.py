@@ -166,7 +166,7 @@ class Member(Presence):
             case Switched(register=register):
                 self._has_switched = True
                 self.certified.restart(register)
-            case LogSkipped(register):
+            case LogSkipped(register=register):
                 self.certified.skip(register)
         return self._tell_rounds(now, event)
 

@@ -144,6 +144,11 @@ class Presence(Judge, ABC):
         """Go on as a branch, without a quorum, which `log.check_going_on` allows."""
         return self._digest(now, self.log.go_on())
 
+    def woke(self, now: float) -> list[Effect]:
+        """This machine was suspended for longer than `log.SLEPT`, in which the clock of `now` stood still."""
+        self.log.woke()
+        return []
+
     def stop(self, now: float) -> list[Effect]:
         """Ask to be let go, so that the others can decide without us; until then we go on.
 
@@ -173,6 +178,7 @@ class Presence(Judge, ABC):
         """Any message of this run."""
         if self._has_parted:
             return []
+        self.log.passes(now)
         if isinstance(message, MEMBERSHIP_MESSAGES):
             return self._digest(now, self.membership.receive(now, sender, message))
         if isinstance(message, KeeperMessage):
@@ -183,6 +189,7 @@ class Presence(Judge, ABC):
         """Any timer of this run."""
         if self._has_parted:
             return []
+        self.log.passes(now)
         if timer.core == "parting":
             return self._part(now)
         if timer.core == "membership":
@@ -209,12 +216,16 @@ class Presence(Judge, ABC):
         return is_needed and not self.log.is_quorum(self.membership.alive())
 
     @property
+    def awaits_quorum(self) -> bool:
+        """Whether those who are here, as the log sees it, can decide nothing, and a round needs that."""
+        log = self.log
+        return log.may_stay and not log.register.is_over and not log.can_decide(log.here)
+
+    @property
     def awaited_voters(self) -> list[PeerId]:
-        """The voters that are away, if those who are here cannot decide anything without some of them."""
-        here = [self.me, *self.membership.alive()]
-        if not self.log.may_stay or self.log.register.is_over or self.log.can_decide(here):
-            return []
-        return [voter for voter in self.log.deciding if voter not in here]
+        """The voters without some of whom those who are here can decide nothing: not here, or without their vote."""
+        here = self.log.here
+        return [voter for voter in self.log.deciding if voter not in here] if self.awaits_quorum else []
 
     @property
     @abstractmethod

@@ -1,6 +1,6 @@
-"""An anchor: a decided entry of a run's log, by its number and the beginning of its digest.
+"""An anchor: a decided entry of a run's log, by its number and the beginnings of its digest and of its branch's.
 
-Whoever has one knows that the log goes at least that far, and which entry is there: so an old copy of the log, or
+Whoever has one knows that this branch goes at least that far, and which entry is there: so an old copy of the log, or
 another one, is not taken for the run's.
 """
 
@@ -19,3 +19,4 @@ class Anchor:
 
     number: int  # from 1
     digest: bytes  # the first ANCHOR_SIZE bytes of the entry's
+    branch: bytes  # and of the branch on which the log is from that entry on

@@ -24,6 +24,7 @@ class ManifestIs(Message):
     round: int  # the last committed one
     pace: float  # seconds from one round to the next; 0: not known yet
     end: int  # number of the last entry of its log; 0: it has none
+    branch: Digest  # of the log that this is
 
 
 @message(106)

@@ -198,9 +198,9 @@ class ReplicaMember(Presence):
         return self.exchanges.base if self._trains and not self._is_suspended else self._base
 
     @property
-    def awaited_voters(self) -> list[PeerId]:
+    def awaits_quorum(self) -> bool:
         """See Presence; no exchange waits for a quorum."""
-        return []
+        return False
 
     @property
     def phase(self) -> str:

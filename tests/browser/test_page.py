@@ -74,6 +74,18 @@ def test_waiting_is_an_alarm_only_once_it_lasts_and_who_does_not_train_shows_no_
         witness.is_content()
 
 
+def test_what_happened_to_a_run_that_had_gone_on_in_parts_stays_there(browser: Browser) -> None:
+    service = FakeService()
+    service.news = {"branch_event": "this node joins that of 3 members; 512 tokens count no more"}
+    service.news["branch_event_at"] = time.time()
+    with served(service, TOKEN) as url:
+        witness = Witness(browser, url)
+        page = witness.page
+        page.goto(link(url, TOKEN))
+        page.wait_for_selector(".run .history >> text=512 tokens count no more")
+        witness.is_content()
+
+
 def test_a_split_stands_there_with_its_evidence_and_goes(browser: Browser) -> None:
     service = FakeService()
     service.state, service.evidence = "SPLIT", "tiny: no quorum, as 3 of 6 voters are absent (aaaaaa, bbbbbb, cccccc)"

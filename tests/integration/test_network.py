@@ -545,7 +545,9 @@ async def test_a_call_that_fails_says_whose_fault_it_is(caplog: pytest.LogCaptur
         with pytest.raises(TransportError, match="no answer"):
             await a.call(b.peer, GetManifest("slow"), timeout=0.05)
         with pytest.raises(LocalError, match="over the limit"):
-            await a.call(b.peer, ManifestIs(Genesis(bytes(MAX_CONTROL_FRAME), b.peer, b"", b""), (), 0, 0, 0.0, 0))
+            await a.call(
+                b.peer, ManifestIs(Genesis(bytes(MAX_CONTROL_FRAME), b.peer, b"", b""), (), 0, 0, 0.0, 0, NO_DIGEST)
+            )
 
 
 @pytest.mark.asyncio

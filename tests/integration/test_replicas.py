@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from torch import Tensor
 
 from shoal.node.api.answers import Answer
 from shoal.node.base.fork_server import ForkServer
@@ -15,8 +16,14 @@ from shoal.node.client.up.processes import Children
 from shoal.node.manifest.manifest import Manifest, parse_manifest
 from shoal.node.manifest.requirements import requirements
 from shoal.node.run.saving import newest_state
+from shoal.node.training.data.corpus import load_corpus
+from shoal.node.training.methods.method import PARAMETERS
 from shoal.node.training.models.layout import Layout
 from shoal.node.training.models.registry import build, layout_of
+from shoal.node.training.state.committed import Snapshot
+from shoal.node.training.state.file import load_state
+from shoal.node.training.state.shape import shape_of
+from shoal.node.training.trainer.evaluate import AT_MOST, validation_loss
 from shoal.protocol.averaging.chunks import chunk_bounds
 from shoal.protocol.base.ids import RunId
 from shoal.protocol.tensors.compression import codec
@@ -26,6 +33,7 @@ from tests.integration.test_methods import CHUNK
 
 LAST = 6
 FAR = 10  # rounds: a newcomer is further behind than two may be apart
+WORSE = 0.05  # nats that the mean of all replicas may be worse than the worst of them
 OWN = 5  # exchanges that a newcomer has made in the end
 MANIFEST = """
 name = "tiny"
@@ -87,7 +95,8 @@ def test_one_is_killed_near_the_end_and_the_others_end_with_one_checkpoint(swarm
     """Whoever comes when all is over gets it, too."""
     members, newcomer = swarm.gather()
     first, second, victim = members
-    run = join_all(members, MANIFEST.format(name=name, chunk=CHUNK, last=f"last = {LAST}"))
+    toml = MANIFEST.format(name=name, chunk=CHUNK, last=f"last = {LAST}")
+    run = join_all(members, toml)
     until(lambda: victim.round() >= LAST - 2 or not victim.is_running, "rounds of three", swarm.words)
     victim.kill()
     until(lambda: first.round() == second.round() == LAST, "the last round", swarm.words)
@@ -99,6 +108,7 @@ def test_one_is_killed_near_the_end_and_the_others_end_with_one_checkpoint(swarm
     until(lambda: all(checkpointed(node, run) for node in live), "checkpoints of the last round", swarm.words)
     assert len({checkpointed(node, run) for node in live}) == 1
     assert first.client.rounds(run)[-1]["contributors"] >= 2
+    check_losses(parse_manifest(toml), [first, second], run, swarm.text)
 
 
 @pytest.mark.slow
@@ -159,12 +169,38 @@ def kept_round(node: RealNode, run: str) -> int:
     return own.about.round
 
 
-def checkpointed(node: RealNode, run: str) -> str:
-    """The root of the weights in the checkpoint of the last round; empty if the node has none yet."""
+def final_state(node: RealNode, run: str) -> Snapshot | None:
+    """What is in the checkpoint of the last round; None if the node has none yet."""
     found = newest_state(node.home.run_folder(run), RunId(bytes.fromhex(run)))
-    if found is None or found.about.round != LAST:
-        return ""
-    return found.committed().current.root.hex()
+    return found.committed().current if found is not None and found.about.round == LAST else None
+
+
+def checkpointed(node: RealNode, run: str) -> str:
+    """The root of the weights in that checkpoint; empty without one."""
+    state = final_state(node, run)
+    return state.root.hex() if state is not None else ""
+
+
+def check_losses(manifest: Manifest, nodes: Sequence[RealNode], run: str, text: Path) -> None:
+    """The final checkpoint is no worse than the replicas of which it is the mean, beside whose losses it is printed."""
+    held_out = load_corpus(manifest.data, [text], manifest.model.vocab or None).validation
+
+    def loss(weights: Tensor) -> float:
+        model = build(manifest)
+        Layout.of(model).load(weights, model)
+        return validation_loss(model, held_out, manifest.model.context, AT_MOST).loss
+
+    shape, replicas = shape_of(manifest, Layout.of(build(manifest))), list[float]()
+    for node in nodes:
+        own = node.folder / "own.safetensors"
+        node.client.save_state(run, str(own), own=True)
+        replicas.append(loss(load_state(own, shape).current.vectors[PARAMETERS]))
+    state = final_state(nodes[0], run)
+    assert state is not None
+    final = loss(state.vectors[PARAMETERS])
+    words = ", ".join(f"{each:.3f}" for each in replicas)
+    print(f"\n{manifest.method.name}: the final checkpoint has a loss of {final:.3f}, the replicas {words}")
+    assert final <= max(replicas) + WORSE
 
 
 def exchanges(node: RealNode, run: str) -> int:

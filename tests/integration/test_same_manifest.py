@@ -60,7 +60,7 @@ def test_a_link_that_knows_more_than_a_member_does_not_lead_to_it(tmp_path: Path
         words = partial(words_of, founder, second, later)
         until(lambda: parse_link(str(founder.client.run_link(run)["link"])).anchor is not None, "an entry", words)
         known = parse_link(str(founder.client.run_link(run)["link"]))
-        ahead = format_link(known.run, known.addresses, anchor=Anchor(1_000, bytes(8)))
+        ahead = format_link(known.run, known.addresses, anchor=Anchor(1_000, bytes(8), known.run[:8]))
         with pytest.raises(ShoalError, match="the link names entry 1000: it is behind, or an old copy"):
             later.client.join_run(ahead, False)
         later.client.join_run(format_link(known.run, known.addresses, anchor=known.anchor), False)

@@ -21,6 +21,7 @@ from shoal.node.client.up.processes import Children
 from shoal.node.manifest.manifest import parse_manifest
 from shoal.node.run.founding import new_run
 from shoal.protocol.base.errors import LocalError
+from shoal.protocol.base.ids import NO_DIGEST
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.genesis import NONCE_SIZE
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
@@ -64,7 +65,7 @@ def introducer(text: str) -> Iterator[str]:
             if not isinstance(message, GetManifest):
                 return Refused("nothing else is here")
             members = ((identity.peer, network.addresses()),)
-            return ManifestIs(run.genesis, members, 1, 0, 0.0, 0)
+            return ManifestIs(run.genesis, members, 1, 0, 0.0, 0, NO_DIGEST)
 
         await network.start(Handlers(on_call=answer))
         links.append(format_link(run.run, network.addresses()))

@@ -21,7 +21,7 @@ from typing import Any
 
 from shoal.protocol.base.effects import Effect, Persist
 from shoal.protocol.base.ids import Digest, PeerId
-from shoal.protocol.log.keeper import LOOK
+from shoal.protocol.log.keeper import LOOK, SLEPT
 from shoal.protocol.log.register import after, body_of, has_life, is_voter, tokens_of
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.presence import GOING
@@ -254,6 +254,56 @@ def boots_before_its_network(seed: int) -> None:
         raise Violation("No haste", f"{first} was away for long, and decides without having looked for the others")
     world.network.heal()
     become_one(world, oracle, [first, second], SOON)
+
+
+def wakes_before_its_network(seed: int) -> None:
+    """The needed voter of two has slept, the other has gone on, and it sees nobody for a while when it wakes."""
+    world, oracle = swarm(seed, 2, continue_after=PATIENCE)
+    first, second = register(world).voters
+    rng = random.Random(f"wakes {seed}")
+    world.pause(first)
+    world.run(2 * SLEPT + rng.uniform(0.0, 60.0))
+    if register(world, second).voters != (second,):
+        raise Violation("Going on", f"{second} does not go on without who sleeps")
+    world.network.partition([first], [second])
+    number = register(world, first).number
+    world.resume(first)
+    world.run(0.5 * LOOK)
+    if register(world, first).number != number:
+        raise Violation("No haste", f"{first} has slept for long, and decides without having looked for the others")
+    world.network.heal()
+    become_one(world, oracle, [first, second], SOON)
+
+
+def wakes_and_finds_nobody(seed: int) -> None:
+    """The other one of two is lost for good while the needed voter sleeps."""
+    world, _ = swarm(seed, 2, continue_after=PATIENCE)
+    first, second = register(world).voters
+    world.pause(first)
+    world.run(2 * SLEPT)
+    world.kill(second)
+    world.resume(first)
+    goal = world.node(first).round + ROUNDS
+    soon(world, lambda: world.node(first).round >= goal, LOOK + SETTLING, "rounds do not go on")
+
+
+def wakes_beside_one_who_waited(seed: int, sleepers: int) -> float:
+    """One of three is lost, then so many of the others sleep; seconds until rounds go on after they woke."""
+    world, oracle = swarm(seed, 3, continue_after=None)
+    rng = random.Random(f"beside {sleepers} {seed}")
+    lost, *others = rng.sample(peers_named(3), 3)
+    world.kill(lost)
+    world.run(rng.uniform(0.0, 20.0))
+    for name in others[:sleepers]:
+        world.pause(name)
+    world.run(2 * SLEPT + rng.uniform(0.0, 60.0))
+    woke = world.now
+    for name in others[:sleepers]:
+        world.at(world.now + rng.uniform(0.0, 5.0), partial(world.resume, name))
+    world.run(5.0)
+    goal = newest(oracle) + ROUNDS
+    soon(world, lambda: all(node.round >= goal for node in world.nodes()), SETTLING, "rounds do not go on")
+    return world.now - woke
 
 
 def back_without_some(seed: int, peers: int, lost: int) -> float:

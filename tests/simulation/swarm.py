@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
@@ -110,7 +110,7 @@ class Peer(Node):
         self.shape = shape
         self._disk = disk
         self._size = sum(shape.cycles)
-        facts, signer = facts_of(peers, shape), FakeSigner(me)
+        facts, signer = replace(facts_of(peers, shape), anchor=disk.get("anchor")), FakeSigner(me)
         past = recalled(disk, facts, signer, lambda: oracle.life(me, facts.founder))
         base = self._recall_state(facts, past)
         past.keep_means(base, means_on(disk))

@@ -60,6 +60,11 @@ def decide_at_once_after_an_absence(patch: pytest.MonkeyPatch) -> None:
     _with_settings(patch, was_away=False)
 
 
+def decide_at_once_after_a_sleep(patch: pytest.MonkeyPatch) -> None:
+    """Who slept goes on as if it had not."""
+    patch.setattr(Keeper, "woke", lambda self: None)
+
+
 def go_on_without_the_state(patch: pytest.MonkeyPatch) -> None:
     """A branch is founded by whoever is there, whatever state it holds."""
     patch.setattr(Member, "held_round", 1_000_000)
@@ -154,6 +159,7 @@ MUTATIONS = [
     Mutation(go_on_beside_a_quorum, "No haste", HALVES, (0,)),
     Mutation(wait_for_nobody, "No haste", HALVES, (0,)),
     Mutation(decide_at_once_after_an_absence, "No haste", play.boots_before_its_network, (0,)),
+    Mutation(decide_at_once_after_a_sleep, "No haste", play.wakes_before_its_network, (0,)),
     Mutation(go_on_without_the_state, "Held", play.holder_comes_later, (0, 1, 2, 3)),
     Mutation(found_again_at_once, "No haste", HALVES, (9, 17)),
     Mutation(meet_nobody, "One history", HALVES, (0,)),

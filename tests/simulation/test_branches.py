@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from shoal.protocol.averaging.policy import Base
@@ -9,7 +11,8 @@ from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import check_signature
-from shoal.protocol.log.keeper import LOOK
+from shoal.protocol.log.anchors import anchor_of
+from shoal.protocol.log.keeper import LOOK, SEEKING
 from shoal.protocol.messages.averaging import Mean, MeanIs, Offer
 from tests.simulation.branching import (
     CUTS,
@@ -28,8 +31,12 @@ from tests.simulation.branching import (
     register,
     storm,
     swarm,
+    wakes_and_finds_nobody,
+    wakes_before_its_network,
+    wakes_beside_one_who_waited,
 )
 from tests.simulation.campaign import build
+from tests.simulation.disks import lose_the_state, lose_the_votes
 from tests.simulation.links import LAN
 from tests.simulation.seeds import seeds
 from tests.simulation.signing import FakeSigner
@@ -127,6 +134,22 @@ def test_a_lone_voter_that_was_away_has_its_round_decided_as_soon_as_it_has_look
     world.run_until(lambda: newest(oracle) > standing, within=5.0)
 
 
+@pytest.mark.parametrize("seed", seeds(2, 60))
+def test_who_has_slept_and_sees_nobody_decides_nothing_before_it_has_looked(seed: int) -> None:
+    wakes_before_its_network(seed)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 30))
+def test_who_has_slept_and_is_left_alone_goes_on_after_it_has_looked(seed: int) -> None:
+    wakes_and_finds_nobody(seed)
+
+
+@pytest.mark.parametrize("seed", seeds(3, 60))
+@pytest.mark.parametrize("sleepers", [1, 2])
+def test_who_has_slept_beside_a_member_that_is_lost_holds_nobody_up(seed: int, sleepers: int) -> None:
+    print(f"\nseed {seed}: rounds {wakes_beside_one_who_waited(seed, sleepers):.0f} s after they woke")
+
+
 @pytest.mark.parametrize("seed", seeds(1, 60))
 @pytest.mark.parametrize(("peers", "lost"), [(3, 1), (5, 2), (7, 3)])
 def test_all_were_away_for_long_and_some_never_come_back(seed: int, peers: int, lost: int) -> None:
@@ -138,6 +161,26 @@ def test_all_were_away_for_long_and_some_never_come_back(seed: int, peers: int, 
 @pytest.mark.parametrize("peers", [2, 3, 6])
 def test_all_have_lost_their_votes_and_go_on_in_other_lives(seed: int, peers: int) -> None:
     print(f"\nseed {seed}: one run {all_begin_another_life(seed, peers):.0f} s after the start")
+
+
+@pytest.mark.parametrize("seed", seeds(1, 20))
+def test_a_needed_voter_that_is_back_without_its_vote_is_said_to_be_missing(seed: int) -> None:
+    """Both are there all the time, and the one that has its vote is no quorum: the run waits, and says for whom."""
+    world, oracle = swarm(seed, 2, continue_after=PATIENCE)
+    first, second = register(world).voters
+    world.kill(first)
+    for lose in (lose_the_votes, lambda disk: lose_the_state(disk, random.Random(seed))):
+        lose(world.disks[first])
+    world.start(first)
+    world.run(0.5 * PATIENCE)
+    for peer in (first, second):
+        member = world.node(peer).member
+        assert member.membership.alive()
+        assert member.awaits_quorum
+        assert member.awaited_voters == [first]
+        assert 0.0 < (member.log.goes_on_in or 0.0) < PATIENCE
+    become_one(world, oracle, [first, second], PATIENCE + SOON)
+    assert not world.node(second).member.awaits_quorum
 
 
 @pytest.mark.parametrize("seed", seeds(2, 60))
@@ -199,6 +242,34 @@ def test_a_restart_is_on_the_branch_again(seed: int) -> None:
 def test_a_cut_run_is_one_again_soon_after_it_is_whole(parts: str, seed: int) -> None:
     """Each part without a quorum goes on by itself; of the branches that with the most tokens is the run."""
     print(f"{parts}: one history {cut(seed, CUTS[parts]):.1f} s after the cut was mended")
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("is_parent_left", [False, True])
+def test_a_link_of_the_part_that_was_left_leads_to_the_run(seed: int, is_parent_left: bool) -> None:
+    """It names an entry from past the fork, of a branch that nobody is on any more."""
+    world, oracle = swarm(seed, 2 if is_parent_left else 3, continue_after=PATIENCE)
+    first, *others = register(world).voters
+    away, stays = (first, others) if is_parent_left else (others[-1], [first, *others[:-1]])
+    world.network.partition(stays, [away])
+    world.run(PATIENCE + SETTLING)
+    left = register(world, away)
+    if is_parent_left:  # which has gone on alone, and sleeps while the other does more
+        world.pause(away)
+        world.run(PATIENCE + SETTLING)
+        world.resume(away)
+    world.network.heal()
+    become_one(world, oracle, [away, *stays], SOON)
+    assert register(world).branch != left.branch
+    newcomer = PeerId("p09")
+    world.disks[newcomer] = {"anchor": anchor_of(left)}  # type: ignore[dict-item]
+    world.start(newcomer)
+    soon = SEEKING + SOON
+    world.run_until(lambda: world.node(newcomer).member.log.is_member, within=soon)
+    goal = newest(oracle) + ROUNDS
+    world.run_until(lambda: world.node(newcomer).round >= goal, within=SOON)
+    assert register(world, newcomer).branch == register(world).branch
+    assert not world.errors
 
 
 @pytest.mark.parametrize("seed", seeds(1, 10))

@@ -17,7 +17,7 @@ from shoal.node.manifest.manifest import MAX_MANIFEST, PROTOCOL, Manifest, Newer
 from shoal.node.run.introduction import MEMBERS_TOLD, NamedRun, find_manifest, introduce, link_to, parse_run_name
 from shoal.node.run.run import Run
 from shoal.protocol.base.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.base.ids import PeerId, RunId, digest
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, RunId, digest
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.anchors import anchor_of
 from shoal.protocol.log.register import founded
@@ -39,12 +39,12 @@ ANNA, BERT, CARL = (Identity.generate().peer for _ in range(3))
 
 
 TIPS = tuple(digest("entry", bytes([number])) for number in range(10))
-REGISTER = dataclasses.replace(founded(digest("a run"), ANNA, 1), number=9, tips=TIPS)
-ANCHOR = Anchor(8, TIPS[8][:8])
+REGISTER = dataclasses.replace(founded(Digest(id_of(MANIFEST)), ANNA, 1), number=9, tips=TIPS)
+ANCHOR = Anchor(8, TIPS[8][:8], REGISTER.branch[:8])
 
 
 def good(*members: tuple[PeerId, tuple[str, ...]]) -> ManifestIs:
-    return ManifestIs(GENESIS, members, 3, 14, 2.5, 9)
+    return ManifestIs(GENESIS, members, 3, 14, 2.5, 9, REGISTER.branch)
 
 
 def lie(**changed: Any) -> ManifestIs:
@@ -56,7 +56,7 @@ THIEF = Identity.of_seed(b"somebody else".ljust(32))
 STOLEN = lie(author=THIEF.peer, signature=THIEF.signer(id_of(MANIFEST)).sign(SIGNED_AS))
 FORGED, MUTE = lie(signature=b"x" * 64), lie(signature=b"")
 UNDER_A_KNOWN_NAME = lie(signature=THIEF.signer(id_of(MANIFEST)).sign(SIGNED_AS))
-WRONG = ManifestIs(on_paper(Manifest(name="another")).genesis, (), 1, 0, 0.0, 0)
+WRONG = ManifestIs(on_paper(Manifest(name="another")).genesis, (), 1, 0, 0.0, 0, NO_DIGEST)
 TAMPERED = lie(manifest=MANIFEST.canonical()[:-1] + b"x")
 
 
@@ -282,6 +282,14 @@ async def test_whose_log_ends_below_the_anchor_of_the_link_does_not_introduce_us
 
 
 @pytest.mark.asyncio
+async def test_a_shorter_log_of_another_branch_than_that_of_the_link_does_introduce_us() -> None:
+    """The run may have left that branch; which of the two holds is seen in the log itself."""
+    elsewhere = dataclasses.replace(good(), end=7, branch=digest("a branch"))
+    found = await find_manifest(RUN, network({BERT: elsewhere}, run=RUN), ME, anchor=ANCHOR)
+    assert (list(found.members), found.anchor) == ([BERT], ANCHOR)
+
+
+@pytest.mark.asyncio
 async def test_a_manifest_that_is_too_large_is_not_even_hashed() -> None:
     large = lie(manifest=bytes(MAX_MANIFEST + 1))
     with pytest.raises(RemoteError, match="a manifest of 65537 bytes") as refusal:
@@ -300,7 +308,7 @@ def run_of(manifest: Manifest) -> Run:
 def test_we_introduce_newcomers_to_a_run_that_we_are_in() -> None:
     answer = introduce(GetManifest(RUN[:8]), [run_of(MANIFEST), run_of(Manifest(name="another"))], ("here",))
     members = ((ANNA, ("here",)), (BERT, ("/ip4/192.0.2.2/tcp/1",)))
-    assert answer == ManifestIs(unsigned(MANIFEST), members, 2, 7, 1.5, 9)
+    assert answer == ManifestIs(unsigned(MANIFEST), members, 2, 7, 1.5, 9, REGISTER.branch)
 
 
 def test_a_link_leads_to_us_and_to_the_others() -> None:

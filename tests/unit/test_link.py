@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shoal.dht.link import (
     ANCHOR,
+    BRANCH,
     DIRECT,
     MAX_ADDRESSES,
     MAX_LINK,
@@ -109,16 +110,17 @@ def test_a_link_that_is_full_holds_the_best_and_what_it_lacks_is_known() -> None
 @given(
     number=st.integers(1, 2**48),
     begins=st.binary(min_size=8, max_size=8),
+    branch=st.one_of(st.just(RUN[:8]), st.binary(min_size=8, max_size=8)),
     addresses=st.lists(multiaddrs, max_size=12),
 )
 def test_an_anchor_comes_out_of_a_link_and_costs_a_few_letters(
-    number: int, begins: bytes, addresses: list[str]
+    number: int, begins: bytes, branch: bytes, addresses: list[str]
 ) -> None:
-    anchor = Anchor(number, begins)
+    anchor = Anchor(number, begins, branch)
     link = format_link(RUN, addresses, anchor=anchor)
     assert parse_link(link).anchor == anchor
     assert bool(parse_link(link).addresses) is bool(addresses)
-    assert len(link) <= min(MAX_LINK, len(format_link(RUN, addresses)) + 27)
+    assert len(link) <= min(MAX_LINK, len(format_link(RUN, addresses)) + (27 if branch == RUN[:8] else 43))
 
 
 # -- what is understood -------------------------------------------------------------------------------------
@@ -220,6 +222,7 @@ def test_letters_behind_the_end_are_noticed(more: str) -> None:
         (encode_link(RUN, [(ANCHOR, bytes(8))]), "names no entry"),
         (encode_link(RUN, [(ANCHOR, bytes(9))]), "names no entry"),
         (encode_link(RUN, [(ANCHOR, b"\1" * 16)]), "names no entry"),
+        (encode_link(RUN, [(ANCHOR, b"\1" * 9), (BRANCH, b"\1" * 7)]), "names no entry"),
         (encode_link(RUN, [(OTHER, b"\xff")]), "'ff' for an address"),
         (encode_link(RUN, [(OTHER, b"192.0.2.7:4101")]), "for an address"),
         (encode_link(RUN, [(OTHER, b"/ip4/192.0.2.700/tcp/4101")]), "for an address"),

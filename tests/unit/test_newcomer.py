@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shoal.node.peers.bandwidth_probe import far, find_uplink
+from shoal.node.peers.bandwidth_probe import far, find_line, find_uplink
 from shoal.protocol.base.errors import TransportError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.wire import Message
@@ -35,6 +35,8 @@ class Wire:
     silent: tuple[PeerId, ...] = ()
     bandwidth: Bandwidth = field(default_factory=Bandwidth)
     sent: dict[PeerId, int] = field(default_factory=dict)
+    asked: dict[PeerId, int] = field(default_factory=dict)  # bytes that were wanted
+    trip: float = TRIP
 
     def links(self) -> list[Link]:
         return self.there
@@ -42,10 +44,11 @@ class Wire:
     async def call(self, peer: PeerId, message: Message, timeout: float) -> Message:
         assert isinstance(message, Carry)
         self.sent[peer] = self.sent.get(peer, 0) + len(message.content)
-        await asyncio.sleep(TRIP)
+        self.asked[peer] = self.asked.get(peer, 0) + message.wanted
+        await asyncio.sleep(self.trip)
         if peer in self.silent:
             raise TransportError("silent")
-        return Later(1) if peer in self.refusing else Carried(b"")
+        return Later(1) if peer in self.refusing else Carried(bytes(message.wanted))
 
 
 async def run(wire: Wire, members: list[PeerId]) -> None:
@@ -90,6 +93,43 @@ async def test_while_nobody_is_there_it_is_waited_for(monkeypatch: pytest.Monkey
     wire.there = [link(A)]
     await probing
     assert list(wire.sent) == [A]
+
+
+@pytest.mark.asyncio
+async def test_who_is_about_to_join_measures_both_ways_with_whoever_introduces_it() -> None:
+    wire = Wire([link(A, address=HOME), link(B), link(C)])
+    await find_line(wire, [A, B, C])  # type: ignore[arg-type]
+    assert (list(wire.sent), list(wire.asked)) == ([B], [B])
+    assert all(wire.bandwidth.claim())
+    await run(wire, [B])
+    assert wire.sent[B] <= MOST, "so it is not measured again once it is a member"
+
+
+@pytest.mark.asyncio
+async def test_only_what_is_not_known_is_measured() -> None:
+    wire = Wire([link(A)])
+    wire.bandwidth.far.up.suppose(1e6)
+    await find_line(wire, [A])  # type: ignore[arg-type]
+    assert (wire.sent[A], wire.asked[A] > 0) == (0, True)
+    assert wire.bandwidth.far.up.rate == 1e6
+    assert wire.bandwidth.far.down.rate > 0
+    wire.asked.clear()
+    await find_line(wire, [A])  # type: ignore[arg-type]
+    assert wire.asked == {}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("wire", [Wire([link(A)], refusing=(A,)), Wire([link(A)], silent=(A,)), Wire([])])
+async def test_where_nothing_can_be_measured_nothing_is_said(wire: Wire) -> None:
+    await find_line(wire, [A])  # type: ignore[arg-type]
+    assert not any(wire.bandwidth.claim())
+
+
+@pytest.mark.asyncio
+async def test_nobody_waits_long_for_whoever_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.node.peers.bandwidth_probe.PROBING", 0.05)
+    async with asyncio.timeout(5):
+        await find_line(Wire([link(A)], trip=60.0), [A])  # type: ignore[arg-type]
 
 
 def test_those_nearby_and_behind_relays_and_strangers_show_nothing_of_the_line() -> None:

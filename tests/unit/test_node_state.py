@@ -14,7 +14,7 @@ from shoal.protocol.messages.membership import RunStatus
 HERE = RunStatus(7, Digest(bytes(32)), Digest(bytes(32)), "training", 0, 0, None, True, 0, 0, "unknown")
 ELSEWHERE = dataclasses.replace(HERE, history=Digest(b"x" * 32))
 PEERS = [PeerId(f"12D3KooWpeer{number:02}") for number in range(32)]
-WELL = SplitEvidence(4, (), True, 4, (), (), (), HERE, [(PEERS[0], HERE)])
+WELL = SplitEvidence(4, (), (), True, 4, (), (), (), HERE, [(PEERS[0], HERE)])
 
 
 def why(**changes: Any) -> str:
@@ -54,6 +54,15 @@ def test_many_are_not_all_named() -> None:
 def test_no_quorum_is_a_split() -> None:
     said = why(voters=2, absent=PEERS[1:2], has_quorum=False)
     assert said == "no quorum, as 1 of 2 voters are absent (peer01)"
+
+
+def test_no_quorum_is_a_split_also_where_all_are_there() -> None:
+    anew = "1 of 2 voters are there without a vote that counts here (peer01)"
+    assert why(voters=2, voteless=PEERS[1:2], has_quorum=False) == f"no quorum, as {anew}"
+    both = why(voters=3, absent=PEERS[2:3], voteless=PEERS[1:2], has_quorum=False)
+    absent = "1 of 3 voters are absent (peer02)"
+    assert both == f"no quorum, as {absent} and {anew.replace('of 2', 'of 3')}"
+    assert why(voters=2, has_quorum=False) == "no quorum, as it has yielded to another branch of its log"
 
 
 def test_another_history_is_a_split_by_membership_and_by_the_directory() -> None:

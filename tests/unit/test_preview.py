@@ -45,6 +45,21 @@ def test_who_has_a_slow_line_is_told_before_it_begins(capsys: pytest.CaptureFixt
     assert "line     this node's takes about 0.5 s to begin with, and 0.4 s a round\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ((125_000, 0), "this node's takes at least 42 s a round; rounds are faster: this node would hold them up"),
+        ((0, 125_000), "this node's takes about 53 s to begin with, and at least 42 s a round; rounds are faster"),
+        ((0, 12_500_000), "this node's takes about 0.5 s to begin with, and at least 0.4 s a round\n"),
+    ],
+)
+def test_what_is_known_of_one_way_is_said_as_well(
+    line: tuple[int, int], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_preview(described(line=line))
+    assert words in capsys.readouterr().out
+
+
 def test_owners_limits_count_as_the_line() -> None:
     settings = NodeSettings(home=Path(), max_down=20_000)
     assert within(settings, (0, 0)) == (0, 20_000)

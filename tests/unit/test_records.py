@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from shoal.node.run import records
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.records import CommitLog, Validation
+from shoal.protocol.averaging.shelf import Decision
 from shoal.protocol.base.ids import NO_DIGEST
 from tests.unit.test_outgoing import ME, decision
 
@@ -54,3 +57,27 @@ def test_a_round_without_a_record_may_be_measured_too(commits: CommitLog, round:
     commits.validated(round, 2.5, 8)
     assert commits.validation == Validation(round, 2.5)
     assert all(row["validation_loss"] is None for row in commits.as_json())
+
+
+def decided(round: int, entry: int) -> Decision:
+    return dataclasses.replace(decision(round), number=entry)
+
+
+def test_the_rounds_of_a_branch_that_was_left_are_dropped_and_curves_go_on_from_the_fork() -> None:
+    commits = CommitLog()
+    for round in range(1, 9):
+        commits.sent(round, 100)
+        commits.add(decided(round, 10 + round), NO_DIGEST, ME, 1.0, 0, PhaseLog(), samples=10 * round)
+        commits.validated(round, 9.0 - round, 8)
+    dropped = commits.cut(15)
+    assert [each.round for each in dropped] == [5, 6, 7, 8]
+    assert commits.validation == Validation(4, 5.0)
+    for round in (6, 7):  # the run is not as far as the branch was
+        commits.sent(round, 7)
+        commits.add(decided(round, 20 + round), NO_DIGEST, ME, 1.0, 0, PhaseLog(), samples=10 * round)
+    commits.validated(6, 1.5, 8)
+    rows = commits.as_json()
+    assert [(row["round"], row["bytes"]) for row in rows] == [(1, 100), (2, 100), (3, 100), (4, 100), (6, 7), (7, 7)]
+    assert [row["validation_loss"] for row in rows] == [8.0, 7.0, 6.0, 5.0, 1.5, None]
+    assert commits.cut(1_000) == []
+    assert commits.validation == Validation(6, 1.5)

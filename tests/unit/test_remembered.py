@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from shoal.node.peers.remembered import (
     Joined,
     JoinedOfProtocol1,
     PeerCache,
+    forget_anchor,
     forget_run,
     recall_run,
     remember_run,
@@ -41,7 +43,7 @@ RECORD = Joined(
     Genesis(b"manifest", PeerId("anna"), b"nonce", b"signature"),
     True,
     "/checkpoints/round-00000004",
-    Anchor(9, bytes(8)),
+    Anchor(9, bytes(8), bytes(8)),
 )
 ANNA, BERT = PeerId("anna"), PeerId("bert")
 
@@ -237,3 +239,15 @@ def test_a_full_disk_costs_the_hint_only(home: Home, monkeypatch: pytest.MonkeyP
     fill_disk(monkeypatch)
     cache.update({BERT: ("/ip4/192.0.2.2/tcp/1",)})
     assert list(cache.load()) == [ANNA]
+
+
+def test_an_anchor_that_counts_no_more_is_forgotten_and_the_run_keeps_its_place(home: Home) -> None:
+    for place, run in enumerate((FIRST, SECOND)):
+        remember_run(home, run, RECORD)
+        os.utime(home.run_folder(run) / "joined.record", ns=(place, place))
+    forget_anchor(home.run_folder(FIRST))
+    assert recall_run(home, FIRST) == replace(RECORD, anchor=None)
+    assert remembered_runs(home) == [FIRST, SECOND]
+    forget_run(home, SECOND)
+    forget_anchor(home.run_folder(SECOND))
+    assert remembered_runs(home) == [FIRST]

@@ -115,11 +115,11 @@ def test_who_is_admitted_begins_to_train(tmp_path: Path) -> None:
     bench.told.clear()
     bench.run._open_round, bench.member.base_round = 0, None
     founding = bench.run._facts.register()
-    bench.run._on_event(LogSkipped(founding))
+    bench.run._on_event(LogSkipped(founding, founding))
     assert bench.told == [], "not before"
     bench.at(0)
-    bench.run._on_event(LogSkipped(founding))
-    bench.run._on_event(LogSkipped(founding))
+    bench.run._on_event(LogSkipped(founding, founding))
+    bench.run._on_event(LogSkipped(founding, founding))
     assert bench.told == [("begin", 0)], "once"
 
 

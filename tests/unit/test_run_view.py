@@ -13,7 +13,7 @@ from shoal.node.run.meters import Meters
 from shoal.node.run.records import CommitLog
 from shoal.node.run.run import Run
 from shoal.node.run.view import all_rows, branch, is_active, meters, needs_others, seconds_left, waiting_for
-from shoal.protocol.base.ids import PeerId, RunId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId
 from shoal.protocol.net.measure.rates import Traffic
 
 PEERS = [PeerId("12D3KooWGPiRT7pkQBC3uBsSRnwSuDxfheVkQ4ibQ6w8Xy7nBFdh"), PeerId("12D3KooWLg7BUciNACUE9mM5pL31nu5qcu")]
@@ -34,12 +34,18 @@ def run(
     goes_on_in: float | None = None,
     left_behind: tuple[Any, list[str]] | None = None,
     waits_for_ever: bool = False,
+    seeks_branch: bool = False,
+    yields_to: bytes = NO_DIGEST,
+    elsewhere: Sequence[str] = (),
     **changes: Any,
 ) -> Run:
     """A run that has committed three rounds."""
     usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
-    register = SimpleNamespace(voters=("far", *PEERS))
+    register = SimpleNamespace(voters=("far", *PEERS), yields_to=yields_to)
     log = SimpleNamespace(
+        here=PEERS,
+        seeks_branch=seeks_branch,
+        is_elsewhere=lambda peer: peer in elsewhere,
         is_member=is_member,
         is_below_anchor=is_below,
         register=register,
@@ -49,6 +55,8 @@ def run(
     )
     membership = SimpleNamespace(is_alive=lambda peer: peer in PEERS)
     member = SimpleNamespace(
+        me="me",
+        awaits_quorum=bool(away) or yields_to != NO_DIGEST,
         phase=phase,
         waiting_for=lambda: peers,
         progress=lambda: downloaded,
@@ -90,6 +98,11 @@ def run(
             run("syncing", is_member=False, is_below=True),
             "the log here ends before the entry that the run's link names: this node waits for a member that has more",
         ),
+        (
+            run("syncing", is_member=False, is_below=True, seeks_branch=True),
+            "the log here ends before the entry that the run's link names: this node waits for a member that has more, "
+            "for a minute at most, as the link is of another branch of the log",
+        ),
         (run("syncing", is_member=False), "the run's voters must admit this node: 2 of 3 are here"),
         (run(trouble=(lost := "the worker was ended by SIGKILL; it is started again")), lost),
         (run("deciding", record=(full := "what must not be forgotten cannot be written: No space left")), full),
@@ -100,6 +113,22 @@ def run(
             run("reducing", away=["12D3KooWabcdef"], waits_for_ever=True),
             "the run waits until a quorum of its 3 voters is back; away: abcdef; "
             "only `shoal run continue` goes on without them",
+        ),
+        (
+            run("reducing", away=[PEERS[0]], goes_on_in=240.0),
+            "the run waits until a quorum of its 3 voters is back; back without a vote: 7nBFdh; "
+            "it goes on without them in 4 min, or at once by `shoal run continue`",
+        ),
+        (
+            run("reducing", away=["12D3KooWabcdef", "me", *PEERS], elsewhere=PEERS, goes_on_in=240.0),
+            "the run waits until a quorum of its 3 voters is back; away: abcdef; back without a vote: me; "
+            "on another branch of the log: 7nBFdh, nu5qcu; "
+            "it goes on without them in 4 min, or at once by `shoal run continue`",
+        ),
+        (
+            run("reducing", yields_to=b"branch", goes_on_in=240.0),
+            "the run has yielded to another branch of its log, and nobody who is on that is to be found; "
+            "it goes on without them in 4 min, or at once by `shoal run continue`",
         ),
         (
             run("reducing", away=["12D3KooWabcdef"], goes_on_in=240.0),

@@ -35,11 +35,14 @@ from shoal.node.run.view import restoring_row, rows_of_closed
 from shoal.protocol.base.errors import LocalError, TransportError
 from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.multiaddrs import OwnNetworks
+from shoal.protocol.messages.doctor import Carried, Carry
 from shoal.protocol.messages.genesis import Genesis
+from shoal.protocol.net.measure.link import Link
 from shoal.protocol.net.measure.rates import Bandwidth
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.net.system.identity import Identity
 from tests.run_kit import NONCE, id_of, introduced
+from tests.unit.rounds_kit import A, B
 
 FIRST, SECOND = "ab" * 32, "0d" * 32
 
@@ -244,6 +247,27 @@ async def test_a_preview_asks_where_the_link_leads_and_keeps_nothing(
     assert (asked[0], asked[3], asked[4].func) == (id_of(MANIFEST).hex(), (HERE,), providers)
     assert sorted(home.root.rglob("*")) == before
     assert runs.open == {}
+
+
+@pytest.mark.asyncio
+async def test_a_preview_measures_the_line_to_whoever_introduces_this_node(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that was in no run yet knows nothing of it, and it is told before it begins that rounds are too fast."""
+
+    async def found(*_: object) -> Introduction:
+        return introduced(MANIFEST, {A: (), B: ()}, present=3, round=14, pace=0.001)
+
+    async def answer(peer: PeerId, message: Carry, timeout: float) -> Carried:
+        assert peer == A
+        await asyncio.sleep(0.002)
+        return Carried(bytes(message.wanted))
+
+    monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
+    there = [Link(A, "direct", None, 0, 0, ("/ip4/192.0.2.7/tcp/4101",))]
+    runs = made(home, around={"links": lambda: there, "call": answer, "bandwidth": Bandwidth()})
+    words = dict((await runs.preview(LINK))["words"])
+    assert "rounds are faster: this node would hold them up" in words["line"]
 
 
 @pytest.mark.asyncio

@@ -246,3 +246,9 @@ def test_who_only_keeps_the_state_is_told_so(phase: str, said: str) -> None:
 def test_what_others_wrote_cannot_steer_the_terminal() -> None:
     lines = run_lines([RUN | {"waiting_for": "evil\x1b[2J\nrow"}], None)
     assert ("  evil?[2J row", "yellow") in lines
+
+
+def test_what_happened_to_a_run_that_had_gone_on_in_parts_is_said_with_its_time() -> None:
+    event = {"branch_event": "abcdef is a member again, without whom it had gone on", "branch_event_at": 1.7e9}
+    lines = [text for text, _ in status_lines(STATUS | {"runs": [RUN | event]}, "", 100)]
+    assert any("2023-11-1" in text and "abcdef is a member again" in text for text in lines)

@@ -61,6 +61,17 @@ def test_what_comes_late_is_still_written(tmp_path: Path) -> None:
     assert [each["peer"] for each in json.loads((tmp_path / NAME).read_text())["traffic"]] == [ANNA]
 
 
+def test_rounds_of_a_branch_that_was_left_are_dropped(tmp_path: Path) -> None:
+    timelines = Timelines(ME, tmp_path)
+    play(timelines, range(1, 9))
+    timelines.forget(5)
+    play(timelines, range(3, 5))  # of the run, which is not as far
+    for later in (timelines, Timelines(ME, tmp_path)):
+        assert later.find(0.0, 2)["round"] == 2
+        with pytest.raises(UnknownRound):
+            later.find(0.0, 6)
+
+
 def test_a_damaged_file_costs_the_damaged_lines(tmp_path: Path) -> None:
     play(Timelines(ME, tmp_path), range(1, 4))
     path = tmp_path / NAME

@@ -72,6 +72,10 @@ WARNINGS: Mapping[str, Row] = {
         "A run had gone on in two parts; this node joins the one that has done more.",
         "Checkpoints of the other part lie in the run's folder, beside the others.",
     ),
+    "branch-joined": Row(NOBODY, "Members are back without whom a run had gone on, perhaps in a part of their own."),
+    "link-of-left-branch": Row(
+        NOBODY, "A run has left the branch of its log on which its link was made; the link leads to it all the same."
+    ),
     "vote-lost": Row(
         YOU, "A run was left for good whose members needed this node's vote.", "Start the voters that it names."
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -154,8 +155,15 @@ def _run(run: RunRow, whole: bool) -> Iterator[Line]:
         yield str(run["waiting_for"]), "yellow"
     if run.get("branch"):
         yield str(run["branch"]), "yellow"
+    if run.get("branch_event"):
+        yield f"{_clock(run['branch_event_at'])}: {run['branch_event']}", ""
     for warning in run.get("warnings") or ():
         yield f"{warning['words']} ({warning['code']})", "yellow"
+
+
+def _clock(at: float | None) -> str:
+    """Day and time here of seconds since 1970."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _standing(run: RunRow) -> str:

@@ -2,7 +2,7 @@
 
 import { attempt, invite, leave, showCheckpoints, write } from "./actions.js";
 import { Table, button, make, offer, setClass, setText, sync } from "./dom.js";
-import { digest } from "./format.js";
+import { clock, digest } from "./format.js";
 
 const PHASES = { // between rounds; all others are within a round
   failed: "bad", finished: "good", training: "calm", waiting: "calm", syncing: "warn", restoring: "warn", paused: "warn",
@@ -40,13 +40,14 @@ export class Card {
     this.phase = make("span", "badge");
     this.notice = make("p", "notice");
     this.warnings = make("p", "notice");
+    this.history = make("p", "muted minor history");
     this.next = make("p", "next");
     this.tiles = make("dl", "tiles");
     const title = make("div", "title", this.name, this.id, this.waiting, this.phase);
     this.row = {};
     this.acts = ACTS.map(([label, act]) => button(label, () => attempt(act, this.row)));
     const acts = make("div", "acts", ...this.acts);
-    this.card = make("section", "card run", title, this.notice, this.warnings, this.next, acts, this.tiles);
+    this.card = make("section", "card run", title, this.notice, this.warnings, this.history, this.next, acts, this.tiles);
     parent.append(this.card);
   }
 
@@ -79,6 +80,7 @@ export class Card {
     setClass(this.notice, row.failure || row.worker_failure ? "notice bad" : "notice");
     const warnings = (row.warnings ?? []).map((each) => each.words);
     setText(this.warnings, [...(row.branch ? [row.branch] : []), ...warnings].join("; "));
+    setText(this.history, row.branch_event ? `${clock(row.branch_event_at)}: ${row.branch_event}` : "");
   }
 
   /** Show tiles, each [name, value]. */

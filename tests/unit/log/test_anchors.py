@@ -8,19 +8,32 @@ from itertools import permutations
 
 import pytest
 
-from shoal.protocol.base.effects import Effect, Send, Timer
+from shoal.protocol.base.effects import Effect, Send, Tell, Timer
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import PeerId, digest
 from shoal.protocol.base.signing import signed
-from shoal.protocol.log.anchors import EVERY, anchor_of, check_skip
+from shoal.protocol.log.anchors import EVERY, anchor_of, check_entry, check_skip
+from shoal.protocol.log.branches import fork_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import Keeper
-from shoal.protocol.log.register import entry_digest, founded, voters_root
+from shoal.protocol.log.keeper import SEEKING, Keeper, Unanchored
+from shoal.protocol.log.register import entry_digest, founded, steps, voters_root
 from shoal.protocol.log.shortcuts import EVERY as MARKED
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.anchor import Anchor
-from shoal.protocol.messages.log import Admit, Asks, Decided, Register, Request, Shortcut, Tip, VoteFile
+from shoal.protocol.messages.log import (
+    Admit,
+    Asks,
+    Decided,
+    Found,
+    Register,
+    Request,
+    Shortcut,
+    Stays,
+    Stem,
+    Tip,
+    VoteFile,
+)
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import BRANCH, Endless
 from tests.simulation.signing import FakeSigner
@@ -68,7 +81,7 @@ FOUNDERS, LOG = log_of(LATEST)
 
 
 def anchor_at(number: int) -> Anchor:
-    return Anchor(number, entry_digest(LOG[number - 1].entry)[:8])
+    return Anchor(number, entry_digest(LOG[number - 1].entry)[:8], BRANCH[:8])
 
 
 def asks_to_be_admitted(effects: list[Effect]) -> bool:
@@ -99,7 +112,7 @@ def test_who_has_no_anchor_asks_at_once() -> None:
 
 
 def test_another_entry_than_the_anchor_names_is_refused() -> None:
-    joiner = keeper(JOINER, Anchor(2, b"another!"))
+    joiner = keeper(JOINER, Anchor(2, b"another!", BRANCH[:8]))
     joiner.receive(FOUNDER, LOG[0])
     with pytest.raises(RemoteError, match="another entry 2 than the run's link names") as refusal:
         joiner.receive(FOUNDER, LOG[1])
@@ -114,7 +127,7 @@ def test_another_entry_than_the_anchor_names_is_refused() -> None:
 def test_a_shortcut_over_another_entry_is_refused_where_its_register_tells(number: int) -> None:
     way = shortcut()
     assert number <= way.register.number
-    wrong, right = keeper(JOINER, Anchor(number, b"another!")), keeper(JOINER, anchor_at(number))
+    wrong, right = keeper(JOINER, Anchor(number, b"another!", BRANCH[:8])), keeper(JOINER, anchor_at(number))
     with pytest.raises(RemoteError, match=f"another entry {number}"):
         wrong.receive(FOUNDER, way)
     assert wrong.register.number == 0
@@ -129,7 +142,7 @@ def test_a_shortcut_over_another_entry_is_refused_where_its_headers_tell() -> No
     late = replace(way.register, tips=way.register.tips[-1:], number=way.register.number + EVERY)
     check_skip(anchor_at(number), way.way, late, FOUNDER)
     with pytest.raises(RemoteError, match=f"another entry {number}"):
-        check_skip(Anchor(number, b"another!"), way.way, late, FOUNDER)
+        check_skip(Anchor(number, b"another!", BRANCH[:8]), way.way, late, FOUNDER)
 
 
 def test_a_shortcut_that_ends_below_the_anchor_is_read_on_from() -> None:
@@ -170,3 +183,143 @@ def test_the_anchor_of_a_log_stays_for_a_few_entries() -> None:
     assert anchor_of(after(0)) is None
     assert {anchor_of(after(number)) for number in range(1, EVERY)} == {anchor_at(1)}
     assert {anchor_of(after(number)) for number in range(EVERY, 2 * EVERY)} == {anchor_at(EVERY)}
+
+
+# -- branches -----------------------------------------------------------------------------------------------------
+
+
+FORK = 11  # number of the entry with which N0, who is a member since the first, founds a branch
+SURVIVOR = PeerId("N0")
+
+
+def branch_log(entries: int) -> tuple[Core, list[Decided]]:
+    """The core of the survivor, who has admitted so many on the branch, and the whole log with them."""
+    *_, (_, _, register) = steps(FOUNDING, LOG[: FORK - 1], rules_of(Crash, SURVIVOR))
+    core = Core(SURVIVOR, 7, register, rules_of(Crash, SURVIVOR), log=tuple(LOG[: FORK - 1]))
+    stays = Stays(register.branch, register.tip, SURVIVOR, 1, b"", SURVIVOR, 7, b"")
+    core, _ = core.found(Found((signed(stays, FakeSigner(SURVIVOR)),)))
+    for number in range(entries):
+        asks = Asks(core.register.branch, PeerId(f"M{number}"), 7, False, b"")
+        core, _ = core.submit(Admit((signed(asks, FakeSigner(asks.peer)),)))
+    assert core.register.number == FORK + entries
+    return core, list(core.log)
+
+
+def joiner_by(anchor: Anchor, sees: PeerId = SURVIVOR) -> Keeper:
+    """A newcomer that sees one other."""
+    made = keeper(JOINER, anchor)
+    made._view = Others((sees,))
+    made.start()
+    return made
+
+
+def shown(core: Core, log: Sequence[Decided]) -> Tip:
+    return Tip(core.register.branch, core.register.number, tuple(log))
+
+
+def ticks(joiner: Keeper, until: float) -> list[Effect]:
+    """What it does in each second until then."""
+    return [effect for at in range(1, int(until) + 1) for effect in joiner.fire(float(at), DUTIES)]
+
+
+@pytest.mark.parametrize("at", [FORK, FORK + 1, LATEST])
+@pytest.mark.parametrize("own", [1, 20])
+def test_a_link_from_past_the_fork_leads_to_the_branch(at: int, own: int) -> None:
+    """Whether the branch is longer than what was left, or shorter: its own entries are no other ones in their place."""
+    core, log = branch_log(own)
+    joiner = joiner_by(anchor_at(at))
+    joiner.receive(SURVIVOR, shown(core, log))
+    assert joiner.register == core.register
+    effects = ticks(joiner, 2.0)
+    assert Tell(Unanchored()) in effects
+    assert asks_to_be_admitted(effects)
+    assert not joiner.is_below_anchor
+
+
+def test_a_shortcut_to_the_branch_is_taken_by_such_a_link() -> None:
+    register = branch_log(20)[0].register
+    check_skip(anchor_at(LATEST), START, register, SURVIVOR)
+    own = anchor_on_branch(20)
+    with pytest.raises(RemoteError, match=f"another entry {own.number}"):
+        check_skip(replace(own, digest=b"another!"), START, register, SURVIVOR)
+
+
+def test_a_link_from_before_the_fork_counts_on_the_branch() -> None:
+    core, log = branch_log(2)
+    with pytest.raises(RemoteError, match="another entry 3 than the run's link names"):
+        joiner_by(Anchor(3, b"another!", BRANCH[:8])).receive(SURVIVOR, shown(core, log))
+    joiner = joiner_by(anchor_at(3))
+    joiner.receive(SURVIVOR, shown(core, log))
+    assert Tell(Unanchored()) not in ticks(joiner, 2 * SEEKING)
+    assert joiner.register == core.register
+
+
+def test_a_link_that_was_made_on_a_branch_counts_there() -> None:
+    core, log = branch_log(20)
+    anchor = anchor_of(core.register)
+    assert anchor is not None
+    assert anchor.branch == core.register.branch[:8]
+    joiner = joiner_by(anchor)
+    joiner.receive(SURVIVOR, shown(core, log[: anchor.number - 1]))
+    assert joiner.is_below_anchor
+    assert Tell(Unanchored()) not in ticks(joiner, 2 * SEEKING)  # of its own branch an old copy is never taken
+    wrong = joiner_by(replace(anchor, digest=b"another!"))
+    with pytest.raises(RemoteError, match=f"another entry {anchor.number}"):
+        wrong.receive(SURVIVOR, shown(core, log))
+
+
+def test_a_link_that_was_made_on_a_branch_leads_to_the_log_that_it_was_left_for() -> None:
+    joiner = joiner_by(anchor_on_branch(5), FOUNDER)
+    joiner.receive(FOUNDER, Tip(BRANCH, LATEST, tuple(LOG)))
+    effects = ticks(joiner, 2.0)
+    assert Tell(Unanchored()) in effects
+    assert asks_to_be_admitted(effects)
+
+
+def test_to_a_log_that_ends_before_the_links_entry_only_after_a_while() -> None:
+    """It may be an old copy of before the branch."""
+    joiner = joiner_by(anchor_on_branch(20), FOUNDER)
+    joiner.receive(FOUNDER, Tip(BRANCH, LATEST, tuple(LOG)))
+    assert joiner.seeks_branch
+    assert not asks_to_be_admitted(ticks(joiner, SEEKING - 1.0))
+    effects = [effect for second in range(3) for effect in joiner.fire(SEEKING + second, DUTIES)]
+    assert Tell(Unanchored()) in effects
+    assert asks_to_be_admitted(effects)
+    assert not joiner.seeks_branch
+
+
+def anchor_on_branch(own: int) -> Anchor:
+    """That of a branch with so many entries of its own."""
+    anchor = anchor_of(branch_log(own)[0].register)
+    assert anchor is not None
+    assert anchor.branch != BRANCH[:8]
+    return anchor
+
+
+def test_who_sees_nobody_waits_for_the_branch_that_its_link_names() -> None:
+    joiner = joiner_by(replace(anchor_at(LATEST), branch=b"another!"))
+    joiner._view = Others(())
+    assert Tell(Unanchored()) not in ticks(joiner, 3 * SEEKING)
+    assert joiner.seeks_branch
+
+
+def test_an_anchor_of_before_a_branch_began_names_the_one_before() -> None:
+    core, _ = branch_log(2)
+    anchor = anchor_of(core.register)
+    assert anchor == replace(anchor_at(8))
+    check_entry(anchor, LOG[7].entry, FOUNDER)
+
+
+def test_where_two_logs_part() -> None:
+    core, _ = branch_log(2)
+    *_, (_, _, parent) = steps(FOUNDING, LOG, rules_of(Crash, FOUNDER))
+    assert fork_of(parent, core.register) == fork_of(core.register, parent) == FORK
+    other = replace(parent, branch=digest("other"), earlier=(Stem(BRANCH, FORK - 3),))
+    assert fork_of(core.register, other) == fork_of(other, core.register) == FORK - 3
+    grandchild = replace(
+        parent, branch=digest("x"), earlier=(*core.register.earlier, Stem(core.register.branch, FORK + 2))
+    )
+    assert fork_of(grandchild, parent) == fork_of(parent, grandchild) == FORK
+    assert fork_of(grandchild, core.register) == fork_of(core.register, grandchild) == FORK + 2
+    stranger = replace(parent, branch=digest("y"), earlier=(Stem(digest("z"), 2),))
+    assert fork_of(stranger, core.register) == 0

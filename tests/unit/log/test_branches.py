@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -11,9 +11,9 @@ from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import Message, encode
-from shoal.protocol.log.certificate import check_certificate, subject_of
+from shoal.protocol.log.certificate import certificate_of, check_certificate, subject_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import _counts
+from shoal.protocol.log.keeper import Keeper, _counts
 from shoal.protocol.log.register import (
     Rules,
     after,
@@ -41,16 +41,31 @@ from shoal.protocol.messages.log import (
     Remove,
     Stays,
     Stem,
+    Tip,
+    Vote,
     VoteFile,
     What,
     Yield,
 )
-from tests.simulation.log_worlds import PEERS, register_of
+from tests.simulation.log_worlds import PEERS, Endless, register_of
 from tests.simulation.signing import FakeSigner
 
 A, B, C, D = PEERS[:4]
 READER = PeerId("reader")
 RULES = Rules(Crash(), FakeSigner(READER))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Who is alive."""
+
+    peers: tuple[PeerId, ...]
+
+    def alive(self) -> Sequence[PeerId]:
+        return self.peers
+
+    def is_alive(self, peer: PeerId) -> bool:
+        return peer in self.peers
 
 
 def stays(
@@ -198,6 +213,42 @@ def test_no_votes_are_needed_and_none_are_asked_for() -> None:
     core, effects = core.found(Found((stays(register, B), stays(register, D))))
     assert core.register.voters == (B, D)
     assert {effect.to for effect in effects if hasattr(effect, "to")} >= {A, C, D}
+
+
+def with_a_vote(shown: Decided, register: Register, voter: PeerId) -> Decided:
+    subject = shown.certificate.subject
+    vote = signed(Vote(subject, voter, member_of(register, voter).life, b""), FakeSigner(voter))
+    return replace(shown, certificate=certificate_of(subject, [vote]))
+
+
+def test_a_founding_that_somebody_has_voted_for_is_refused() -> None:
+    register = register_of(4, 3)
+    shown = with_a_vote(founding(register), register, A)
+    with pytest.raises(RemoteError, match="votes for the founding"):
+        check_certificate(shown.certificate, shown.entry, Phase.COMMIT, register, RULES, READER)
+
+
+def test_a_founding_is_of_no_view() -> None:
+    register = register_of(4, 3)
+    shown = founding(register)
+    later = replace(shown.certificate, subject=replace(shown.certificate.subject, view=1_000_000))
+    with pytest.raises(RemoteError, match="another entry"):
+        check_certificate(later, shown.entry, Phase.COMMIT, register, RULES, READER)
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda shown, register: shown, lambda shown, register: with_a_vote(shown, register, B)]
+)
+def test_who_can_decide_is_not_taken_to_a_branch_with_no_more_to_show(spoil: Callable) -> None:  # type: ignore[type-arg]
+    """Nor by a vote under its founding."""
+    register = register_of(4, 3)
+    shown = spoil(founding(register), register)
+    core = core_of(A, register)
+    keeper = Keeper(core, Seen((B, C, D)), register, Shortcuts(register, START, register), Endless())
+    keeper.start()
+    branch = after(register, shown.entry, RULES)
+    keeper.receive(B, Tip(branch.branch, 1, (shown,)))
+    assert keeper.register == register
 
 
 def test_the_founding_is_sent_to_who_had_left_and_is_back_too() -> None:

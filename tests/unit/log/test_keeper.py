@@ -12,7 +12,21 @@ from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, MAX_INT, Message, decode, encode
 from shoal.protocol.log.certificate import certificate_of, subject_of
 from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import ABSENT, LEAVING, RIVAL, TICK, EntryDecided, Keeper, Said, Unfit, _counts
+from shoal.protocol.log.keeper import (
+    ABSENT,
+    LEAVING,
+    LOOK,
+    RIVAL,
+    SLEPT,
+    TICK,
+    WAKING,
+    CameBack,
+    EntryDecided,
+    Keeper,
+    Said,
+    Unfit,
+    _counts,
+)
 from shoal.protocol.log.register import MAX_BODY, after, body_of, first_state, member_of, next_entry, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
@@ -405,3 +419,75 @@ def test_a_member_without_a_vote_cannot_fill_a_voter_with_names_that_it_invents(
         said = signed(unheard(PeerId(f"nobody {number}"), 1, D), FakeSigner(D))
         bench.keeper.receive(D, Statement(KEPT.branch, KEPT.number, encode(said)))
     assert not bench.keeper._statements
+
+
+def test_who_is_back_from_another_branch_is_told_of() -> None:
+    bench = Bench(entries=5)
+    register, rules = bench.first, rules_of(Crash, A)
+    life = member_of(register, C).life + 1
+    asks = signed(Asks(register.branch, C, life, False, b""), FakeSigner(C))
+    changed = after(register, next_entry(register, Admit((asks,))), rules)
+    assert Tell(CameBack((C,))) not in bench.keeper._after_entry(register, changed)
+    bench.keeper.receive(C, other_branch(bench.first, C, tokens=0))
+    bench.keeper.receive(C, GetLog(register.branch, 0))  # it has switched, and asks to be admitted
+    assert Tell(CameBack((C,))) in bench.keeper._after_entry(register, changed)
+    assert Tell(CameBack((C,))) not in bench.keeper._after_entry(register, changed), "once"
+
+
+def test_who_was_left_behind_and_is_back_is_told_of() -> None:
+    bench = Bench()
+    life = member_of(bench.first, A).life
+    bench.lose(B, C)
+    said = Stays(bench.first.branch, bench.first.tip, A, 1, b"", A, life, b"")
+    stays = signed(said, FakeSigner(A))
+    bench.keeper._do(bench.keeper.core.found(Found((stays,))))
+    register = bench.keeper.register
+    assert [member.peer for member in register.members] == [A]
+    asks = signed(Asks(register.branch, B, life + 9, False, b""), FakeSigner(B))
+    assert Tell(CameBack((B,))) in bench.keeper.want(Admit((asks,)))
+
+
+def wants_something(bench: Bench) -> bool:
+    """Whether it lets something be decided that it wants now."""
+    register = bench.keeper.register
+    peer = PEERS[5]
+    asks = signed(Asks(register.branch, peer, 10_000 + register.number, False, b""), FakeSigner(peer))
+    return bool(bench.keeper.want(Admit((asks,))))
+
+
+def slept(bench: Bench) -> None:
+    bench.run(5)
+    bench.keeper.passes(bench.now)
+    bench.keeper.passes(bench.now + 2 * SLEPT)
+    bench.wake(bench.now + 2 * SLEPT)
+
+
+def test_who_has_slept_wants_nothing_decided_until_it_hears_a_member_or_for_a_minute() -> None:
+    bench = Bench()
+    slept(bench)
+    assert not wants_something(bench)
+    bench.keeper.receive(PEERS[6], GetLog(bench.first.branch, 0))
+    bench.run(LOOK - 2 * TICK)
+    assert not wants_something(bench), "a stranger knows nothing of the log"
+    assert not bench.keeper.core.wanted
+    bench.run(5)
+    assert bench.keeper.core.wanted, "what was wanted meanwhile is not forgotten: nobody may want it again"
+
+
+def test_who_has_slept_and_hears_a_member_waits_for_seconds_only() -> None:
+    bench = Bench()
+    slept(bench)
+    assert not wants_something(bench)
+    bench.keeper.receive(B, GetLog(bench.first.branch, 0))  # which may have been sent before
+    bench.run(2 * WAKING + 2 * TICK)
+    bench.keeper.receive(B, GetLog(bench.first.branch, 0))
+    assert not bench.keeper.core.wanted
+    bench.run(WAKING + 2 * TICK)
+    assert bench.keeper.core.wanted
+
+
+def test_a_short_sleep_is_none() -> None:
+    bench = Bench()
+    bench.keeper.passes(bench.now)
+    bench.keeper.passes(bench.now + SLEPT - 1.0)
+    assert wants_something(bench)
