@@ -165,6 +165,10 @@ class Round:
         self._review, self._reviewed_at = (entry, result, is_bound), now
         return self._do(now, [])
 
+    def is_coming(self, now: float) -> bool:
+        """Whether the round is decided, and its means are not looked for in vain."""
+        return self._outcome is not None and not self._is_lost(now, self._decided_at)
+
     def decided(self, now: float, outcome: Outcome) -> list[Effect]:
         """The log has decided the round."""
         if outcome.result.base_root != self.base.root:

@@ -107,6 +107,10 @@ class Rounds:
             return self.round.base.round
         return self._applying[0] if self._applying is not None else None
 
+    def is_next_coming(self, now: float) -> bool:
+        """Whether the current round is decided, and its means are not looked for in vain."""
+        return self.round is not None and self.round.is_coming(now)
+
     def waiting_for(self) -> list[PeerId]:
         """Whom the current round hangs on."""
         return self.round.waiting_for() if self.round is not None else []

@@ -9,7 +9,7 @@ long as somebody who is catching up leases it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal.protocol.averaging.reducer import Reducer
@@ -62,7 +62,9 @@ class Shelf:
         self._sought: set[int] = set()  # decided rounds of which somebody has fetched
         self._reducer: Reducer | None = None
         self.unkept: int | None = None  # the last decided round, while its means are still being written to our disk
-        self.keep_after: int | None = None  # rounds above this one are leased by somebody who catches up
+        self.leased: Callable[[], int | None] = lambda: None
+        """The oldest version of the state that somebody leases who catches up: later rounds are kept for it. It is
+        asked when a round is decided, as the first round that a joiner needs may be decided right after its lease."""
 
     def __repr__(self) -> str:
         return f"Shelf(bytes={len(self._bytes)}, decisions={sorted(self._decisions)})"
@@ -156,8 +158,8 @@ class Shelf:
 
     def _forget(self, last: int) -> None:
         """Keep no round up to `last`, but for those that somebody fetches of, or leases."""
-        newest = max(self._decisions)
-        leased = newest if self.keep_after is None else max(self.keep_after, newest - MOST_ROUNDS)
+        newest, version = max(self._decisions), self.leased()
+        leased = newest if version is None else max(version, newest - MOST_ROUNDS)
         for round in [round for round in self._decisions if round <= min(last, leased)]:
             if round not in self._sought or round <= newest - KEPT_ROUNDS:
                 del self._decisions[round]

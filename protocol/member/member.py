@@ -72,9 +72,11 @@ class Member(Presence):
         self._origin = facts.origin
         self._has_switched = False  # to another branch, whose state is not here
         self._installing: int | None = None  # the round after which the state is that is being installed
+        self._replays = False  # whether results that were made while we downloaded the state are still to be applied
         self._policy = facts.policy
         self.certified = certified_by(facts, kept, rules)
         self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
+        self.rounds.shelf.leased = self.transfer.donor.oldest_lease
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -88,7 +90,7 @@ class Member(Presence):
 
     def opened(self, now: float, base: Base) -> list[Effect]:
         """The state that we were told of is installed, unless we have left the branch that it is of meanwhile."""
-        self._installing = None
+        self._installing, self._replays = None, True
         if self.certified.history(base.round) not in (None, base.history):
             return []
         return self._digest(now, self.rounds.open(now, base))
@@ -168,7 +170,7 @@ class Member(Presence):
                 return self._catch_up(now, round)
             case told.Committed(decision=decision):
                 self.transfer.passed(decision.round)
-                self.rounds.shelf.keep_after = self.transfer.donor.oldest_lease()
+                self._replays = self._replays and decision.round < self.rounds.state.round
             case EntryDecided(entry, _, register):
                 self.certified.read(body_of(entry.body), register)
                 return [*self._tell_rounds(now, event), *self.transfer.log_read(now)]
@@ -210,9 +212,15 @@ class Member(Presence):
         return self.transfer.start(now, beyond=self._origin.round - 1)
 
     def _catch_up(self, now: float, round: int) -> list[Effect]:
-        """Get a later state; or, if `round` is our own and our state is doubted, that before it, to do it again."""
+        """Get a later state; or, if `round` is our own and our state is doubted, that before it, to do it again.
+
+        After a download, only if the results since do not come: our donors keep them for us, and on a slow line a
+        second download would take their place.
+        """
         base = self.rounds.base
         if base is None:  # also while a state is being installed
+            return []
+        if round > base.round + 1 and self._replays and self.rounds.is_next_coming(now):
             return []
         return self.transfer.start(now, beyond=base.round if round > base.round + 1 else base.round - 2)
 

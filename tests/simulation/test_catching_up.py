@@ -16,6 +16,7 @@ from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle
 from tests.simulation.seeds import seeds
 from tests.simulation.swarm import Peer, Shape, peers_named
+from tests.simulation.uplink import PAYLOAD
 from tests.simulation.versions import root_of
 from tests.simulation.world import World
 
@@ -75,6 +76,24 @@ def test_a_newcomer_gets_the_state_and_is_in_the_next_round(seed: int) -> None:
     world.run_until(_all_at(world, goal), within=30.0)
     assert len(received) == 1
     assert LATE in oracle.decisions[goal].roster
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_the_results_that_were_made_during_a_download_are_there_at_its_end(seed: int) -> None:
+    """The first of them is decided before anybody has fetched of it; else the whole state is downloaded once more."""
+    world, oracle = build(seed, 4, LAN, Shape(cycle=(2,) * 20, start_members=4), newcomers=1)
+    world.run_until(_all_at(world, KEPT_ROUNDS + 4), within=120.0)
+    for donor in peers_named(4):
+        world.network.set_detour(LATE, donor, 10 * PAYLOAD / 8.0)  # 8 s for the quarter of each
+    world.start(LATE)
+    received = _received(world, LATE)
+    before = oracle.newest
+    world.run_until(lambda: bool(received), within=60.0)
+    assert oracle.newest >= before + 3
+    assert received[0].base.round <= before
+    world.run_until(_all_at(world, oracle.newest + 2), within=60.0)
+    assert len(received) == 1
     assert not world.errors
 
 
