@@ -38,18 +38,22 @@ def state_root(layout: bytes, chunks: Sequence[Digest]) -> Digest:
 
 
 class Store(Protocol):
-    """Our versions of the state."""
+    """Our versions of the state. Those that are not pinned may go at any time: results are applied in a thread."""
 
     def versions(self) -> Sequence[int]:
         """The rounds whose state is held, oldest first."""
         ...
 
-    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
-        """Layout and chunk hashes of a version."""
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]] | None:
+        """Layout and chunk hashes of a version; None if it is not here."""
         ...
 
-    def pin(self, rounds: Sequence[int]) -> None:
-        """Keep these versions, besides the newest two, and no others."""
+    def pin(self, round: int) -> bool:
+        """Keep a version from now on; False if it is not here."""
+        ...
+
+    def unpin_all_but(self, rounds: Sequence[int]) -> None:
+        """Keep the other pinned versions no longer."""
         ...
 
 
@@ -116,15 +120,15 @@ class Donor:
     def forget(self) -> None:
         """No version that was pinned is of use any more."""
         self._leases.clear()
-        self._pin()
+        self._unpin()
 
     def offer(self, now: float, sender: PeerId, message: GetState) -> list[Effect]:
         """Pin a version and send its layout and hashes; no answer if there is none, or too many ask."""
         version = self.lease(now, sender, _exactly(message.round) if message.round else range(message.least, MAX_INT))
-        if version is None:
+        described = self._store.describe(version) if version is not None else None
+        if version is None or described is None:
             return []
-        layout, chunks = self._store.describe(version)
-        return [Send(sender, StateIs(self._part, version, layout, chunks))]
+        return [Send(sender, StateIs(self._part, version, *described))]
 
     def lease(self, now: float, peer: PeerId, wanted: range) -> int | None:
         """Pin a version of one of the rounds `wanted` for `peer`; None if there is none or no room."""
@@ -132,13 +136,14 @@ class Donor:
         before = self._leases.get(peer)
         is_held = before is not None and before.version in wanted and before.version in self._store.versions()
         version = before.version if before is not None and is_held else self._choose(peer, wanted)
-        if version is None:
+        if version is None or not self._store.pin(version):
             return None
-        _, chunks = self._store.describe(version)
+        described = self._store.describe(version)
+        chunks = described[1] if described is not None else ()
         ends = before.ends if before is not None else now + LEASE + MAX_CHUNK_SECONDS * len(chunks)
         self._leases[peer] = Lease(version, min(now + LEASE, ends), ends)
         if before is None or before.version != version:
-            self._pin()
+            self._unpin()
         return version
 
     def serve(self, now: float, sender: PeerId, message: GetStateChunk, has_come: bool = False) -> list[Effect]:
@@ -148,10 +153,10 @@ class Donor:
         such chunk.
         """
         is_leased = has_come
-        if message.round in self._store.versions():
-            _, chunks = self._store.describe(message.round)
-            if message.index >= len(chunks):
-                raise RemoteError(f"asks for chunk {message.index} of {len(chunks)}", sender)
+        if (described := self._store.describe(message.round)) is not None:
+            count = len(described[1])
+            if message.index >= count:
+                raise RemoteError(f"asks for chunk {message.index} of {count}", sender)
             is_leased = self.lease(now, sender, _exactly(message.round)) is not None
         waiting, key = self._waiting.setdefault(sender, set()), (message.round, message.index)
         if key in waiting or len(waiting) >= MAX_WAITING:
@@ -175,7 +180,7 @@ class Donor:
             if lease.ends <= now:
                 self._barred[peer] = now + LEASE
         if over:
-            self._pin()
+            self._unpin()
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -187,11 +192,12 @@ class Donor:
         versions = [version for version in self._store.versions() if version in wanted]
         if len(set(others)) >= MAX_VERSIONS:
             versions = [version for version in versions if version in others]
-        roots = {version: state_root(*self._store.describe(version)) for version in versions}
+        described = {version: self._store.describe(version) for version in versions}
+        roots = {version: state_root(*each) for version, each in described.items() if each is not None}
         offered = [version for version, root in roots.items() if self._may_offer(version, root)]
         vouched = [version for version, root in roots.items() if not offered and self._is_vouched(version, root)]
         found = offered or vouched
         return found[-1] if found else None
 
-    def _pin(self) -> None:
-        self._store.pin(sorted({lease.version for lease in self._leases.values()}))
+    def _unpin(self) -> None:
+        self._store.unpin_all_but(sorted({lease.version for lease in self._leases.values()}))

@@ -230,10 +230,10 @@ class Copying:
 
     def _offer(self, now: float, sender: PeerId, message: GetReplica) -> list[Effect]:
         round = self.donor.lease(now, sender, range(message.least, MAX_INT))
-        if round is None:
+        described = self._store.describe(round) if round is not None else None
+        if round is None or described is None:
             return []
-        layout, chunks = self._store.describe(round)
-        offer = signed(ReplicaIs(self._me, round, layout, chunks, b""), self._signer)
+        offer = signed(ReplicaIs(self._me, round, *described, b""), self._signer)
         return [Send(sender, offer), *self._watch_leases()]
 
     def _watch_leases(self) -> list[Effect]:

@@ -34,7 +34,9 @@ class Versions:
     def versions(self) -> list[int]:
         return sorted(self.states)
 
-    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]] | None:
+        if round not in self.states:
+            return None
         return LAYOUT, tuple(content_hash(chunk) for chunk in self.states[round])
 
     def chunk(self, round: int, index: int) -> bytes:
@@ -43,8 +45,13 @@ class Versions:
         hashes = self.wanted[1] if self.wanted is not None and self.wanted[0] == round else ()
         return self.disk.get(hashes[index], b"") if hashes else b""
 
-    def pin(self, rounds: Sequence[int]) -> None:
-        self.pinned = tuple(rounds)
+    def pin(self, round: int) -> bool:
+        if round in self.states and round not in self.pinned:
+            self.pinned = (*self.pinned, round)
+        return round in self.states
+
+    def unpin_all_but(self, rounds: Sequence[int]) -> None:
+        self.pinned = tuple(round for round in self.pinned if round in rounds)
 
     def begin(self, round: int, layout: bytes, hashes: Sequence[Digest]) -> set[int]:
         self.wanted = round, tuple(hashes)
