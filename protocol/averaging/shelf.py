@@ -4,13 +4,14 @@ Bytes are taken only if their owner vouches for them, or if their sender was ask
 are a mean at all: what every member is going to apply must be readable.
 
 A decided round stays until the next one is decided. If somebody has fetched of it, it stays for KEPT_ROUNDS; and for as
-long as somebody who is catching up leases it.
+long as somebody who is catching up leases the state before it, while there is room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from shoal.protocol.averaging.reducer import Reducer
 from shoal.protocol.base.errors import PayloadError, RemoteError
@@ -19,7 +20,7 @@ from shoal.protocol.base.wire import Payload
 from shoal.protocol.messages.averaging import Made, Mean
 from shoal.protocol.messages.log import Result
 
-KEPT_ROUNDS, MOST_ROUNDS = 3, 32  # decided rounds that are kept for whoever fetches of them; and under a lease
+KEPT_ROUNDS = 3  # decided rounds that are kept for whoever fetches of them
 
 
 def table_digest(means: Sequence[Made]) -> Digest:
@@ -51,6 +52,18 @@ class Decision:
         return sum(self.result.weights)
 
 
+class Leases(Protocol):
+    """What those who catch up need. It is asked when a round is decided: the first that a joiner needs may be next."""
+
+    def oldest_lease(self) -> int | None:
+        """The oldest version of the state that somebody downloads."""
+        ...
+
+    def room_for_results(self) -> int:
+        """How many bytes of results may be kept for that."""
+        ...
+
+
 class Shelf:
     """One part's means."""
 
@@ -62,9 +75,7 @@ class Shelf:
         self._sought: set[int] = set()  # decided rounds of which somebody has fetched
         self._reducer: Reducer | None = None
         self.unkept: int | None = None  # the last decided round, while its means are still being written to our disk
-        self.leased: Callable[[], int | None] = lambda: None
-        """The oldest version of the state that somebody leases who catches up: later rounds are kept for it. It is
-        asked when a round is decided, as the first round that a joiner needs may be decided right after its lease."""
+        self.leases: Leases | None = None
 
     def __repr__(self) -> str:
         return f"Shelf(bytes={len(self._bytes)}, decisions={sorted(self._decisions)})"
@@ -158,9 +169,21 @@ class Shelf:
 
     def _forget(self, last: int) -> None:
         """Keep no round up to `last`, but for those that somebody fetches of, or leases."""
-        newest, version = max(self._decisions), self.leased()
-        leased = newest if version is None else max(version, newest - MOST_ROUNDS)
+        newest = max(self._decisions)
+        leased = self._leased(newest)
         for round in [round for round in self._decisions if round <= min(last, leased)]:
             if round not in self._sought or round <= newest - KEPT_ROUNDS:
                 del self._decisions[round]
                 self._sought.discard(round)
+
+    def _leased(self, newest: int) -> int:
+        """All rounds after this one are kept for those who download the state before them."""
+        version = self.leases.oldest_lease() if self.leases is not None else None
+        if self.leases is None or version is None:
+            return newest
+        room = self.leases.room_for_results()
+        for round in sorted(self._decisions, reverse=True):
+            room -= sum(map(len, self._decisions[round].payloads))
+            if room < 0:
+                return max(version, round)
+        return version

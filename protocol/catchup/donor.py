@@ -4,8 +4,9 @@ Rules:
 - `may_offer` says which version may be offered with which root. Where members agree on one state, the next round's
   certificate must name the root, so ours counts only if it is that very state; of replicas, of which each member has
   its own, any version may be offered.
-- A lease pins a version until `LEASE` seconds after the last chunk that was asked of it, but in all no longer than a
-  slow joiner needs; a joiner that had a lease to that end makes room for others first.
+- A lease pins a version until `LEASE` seconds after the joiner last asked for a chunk, said what it has, or asked for
+  the results since, but in all no longer than a slow joiner needs; a joiner that had a lease to that end makes room
+  for others first.
 - A joiner that asks again keeps its version if it can use it: rounds go on, and chunks on their way would be lost.
 - Leases, and pinned versions, are bounded in number, and only joiners with a lease are served.
 - Of a version that we are downloading ourselves, chunks that have come are served without a lease.
@@ -16,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from shoal.protocol.base.effects import Effect, Send
@@ -27,9 +28,10 @@ from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
 
 MAX_LEASES = 16
 MAX_VERSIONS = 4  # pinned at once: each may be a whole copy of the state
-LEASE = 30.0  # seconds after the last chunk
+LEASE = 30.0  # seconds after the joiner was last heard
+RESULTS = 2  # times a version's size: while results come, and until they are here, others are made
 MAX_WAITING = 16  # chunks that wait to be sent to one joiner: a few times as many as it asks for at once
-MAX_CHUNK_SECONDS = 10.0  # that a joiner may take per chunk, on average
+SLOWEST = 32 << 10  # bytes a second, a quarter of 1 Mbit/s: whoever gets less, all in all, does not get there
 
 
 def state_root(layout: bytes, chunks: Sequence[Digest]) -> Digest:
@@ -39,6 +41,11 @@ def state_root(layout: bytes, chunks: Sequence[Digest]) -> Digest:
 
 class Store(Protocol):
     """Our versions of the state. Those that are not pinned may go at any time: results are applied in a thread."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of a version."""
+        ...
 
     def versions(self) -> Sequence[int]:
         """The rounds whose state is held, oldest first."""
@@ -78,7 +85,7 @@ class Lease:
     """A version that is pinned for a joiner."""
 
     version: int
-    until: float  # when it ends unless a chunk is asked for
+    until: float  # when it ends unless the joiner is heard
     ends: float  # when it ends in any case
 
 
@@ -117,6 +124,10 @@ class Donor:
         """The oldest pinned version; later rounds must be kept for the joiners that download it."""
         return min((lease.version for lease in self._leases.values()), default=None)
 
+    def room_for_results(self) -> int:
+        """Bytes of the results since that version which are kept: for whom there are more, the line is too slow."""
+        return RESULTS * self._store.size
+
     def forget(self) -> None:
         """No version that was pinned is of use any more."""
         self._leases.clear()
@@ -138,13 +149,17 @@ class Donor:
         version = before.version if before is not None and is_held else self._choose(peer, wanted)
         if version is None or not self._store.pin(version):
             return None
-        described = self._store.describe(version)
-        chunks = described[1] if described is not None else ()
-        ends = before.ends if before is not None else now + LEASE + MAX_CHUNK_SECONDS * len(chunks)
+        ends = before.ends if before is not None else now + LEASE + self._store.size / SLOWEST
         self._leases[peer] = Lease(version, min(now + LEASE, ends), ends)
         if before is None or before.version != version:
             self._unpin()
         return version
+
+    def renew(self, now: float, peer: PeerId, round: int) -> None:
+        """`peer` downloads the version of `round`, or needs the result of it: its lease goes on, if it is of use."""
+        lease = self._leases.get(peer)
+        if lease is not None and lease.version <= round and now < lease.until:
+            self._leases[peer] = replace(lease, until=min(now + LEASE, lease.ends))
 
     def serve(self, now: float, sender: PeerId, message: GetStateChunk, has_come: bool = False) -> list[Effect]:
         """Send a chunk, empty if the version is not held or `sender` gets no lease; nothing if it already waits.

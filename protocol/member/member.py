@@ -34,7 +34,7 @@ from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.kept import Kept
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerUp, StatusChanged
-from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
+from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, GetTable, Give
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import TRANSFER_MESSAGES, StateChunk
 
@@ -76,7 +76,7 @@ class Member(Presence):
         self._policy = facts.policy
         self.certified = certified_by(facts, kept, rules)
         self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
-        self.rounds.shelf.leased = self.transfer.donor.oldest_lease
+        self.rounds.shelf.leases = self.transfer.donor
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -157,6 +157,8 @@ class Member(Presence):
             raise RemoteError(f"names part {message.part} of a run that has only part {PART}", sender)
         if isinstance(message, TRANSFER_MESSAGES):
             return self.transfer.receive(now, sender, message)
+        if isinstance(message, GetTable | Give) and message.round < self.rounds.state.round:
+            self.transfer.donor.renew(now, sender, message.round)  # it has the state, and needs what came after it
         return self.rounds.receive(now, sender, message)
 
     def _fire(self, now: float, timer: Timer) -> list[Effect]:

@@ -9,7 +9,8 @@ import pytest
 from shoal.protocol.averaging.shelf import KEPT_ROUNDS, Decision
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.ids import Digest, PeerId, content_hash
-from shoal.protocol.catchup.transfer import Download, StateReceived
+from shoal.protocol.catchup.download import Download
+from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
@@ -93,6 +94,22 @@ def test_the_results_that_were_made_during_a_download_are_there_at_its_end(seed:
     assert oracle.newest >= before + 3
     assert received[0].base.round <= before
     world.run_until(_all_at(world, oracle.newest + 2), within=60.0)
+    assert len(received) == 1
+    assert not world.errors
+
+
+def test_one_gets_there_for_whom_many_small_results_are_kept() -> None:
+    """Results of fragments are small beside the state: what carries them takes some fifty rounds for the state."""
+    world, oracle = build(3, 4, LAN, Shape(cycle=(4,) * 60, start_members=4), newcomers=1)
+    world.run_until(_all_at(world, KEPT_ROUNDS + 4), within=120.0)
+    for donor in peers_named(4):
+        world.network.set_detour(LATE, donor, 60 * PAYLOAD / 70.0)
+    world.start(LATE)
+    received = _received(world, LATE)
+    before = oracle.newest
+    world.run_until(lambda: bool(received), within=300.0)
+    assert oracle.newest >= before + 35
+    world.run_until(lambda: world.node(LATE).round >= oracle.newest - 1, within=300.0)
     assert len(received) == 1
     assert not world.errors
 

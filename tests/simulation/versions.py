@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from shoal.protocol.base.ids import Digest, content_hash
 from shoal.protocol.base.wire import Payload
 from shoal.protocol.catchup.donor import state_root
+from tests.simulation.uplink import PAYLOAD
 
 LAYOUT = b"simulated"
 
@@ -30,6 +31,10 @@ class Versions:
     pinned: tuple[int, ...] = ()
     disk: dict[Digest, bytes] = field(default_factory=dict)  # chunks that have come
     wanted: tuple[int, tuple[Digest, ...]] | None = None  # the round and the chunks of what is being downloaded
+
+    @property
+    def size(self) -> int:
+        return PAYLOAD * max((len(state) for state in self.states.values()), default=0)
 
     def versions(self) -> list[int]:
         return sorted(self.states)

@@ -193,6 +193,11 @@ class StateStore:
         self._file = ChunkFile(file).read() if file is not None else None
         self._draft: Draft | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of a version."""
+        return sum(chunk.size for chunk in self._committed.shape.chunks)
+
     def versions(self) -> list[int]:
         """Rounds whose state is here, oldest first."""
         return sorted(self._held())
