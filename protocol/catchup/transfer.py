@@ -15,6 +15,7 @@ Rules:
 - A version counts if the log certifies its root: the result that was made on it names that. So donors offer the
   version before their newest, or the run's first one; the rounds after it are replayed.
 - Who has just started may hold its newest version alone. That counts if voters enough to be believed stand on it.
+- Who is on another branch of the log offers what no certificate of ours names, and is no liar for it. It is not asked.
 - Every chunk is checked by hash; a donor that sends a wrong one is named and not asked again.
 - A silent donor's chunks are asked of others. What it sends all the same is taken: the hash says what it is.
 - Who takes long for a chunk is asked for one at a time, and is waited for longer; where chunks get into each other's
@@ -40,6 +41,7 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Donor, Room, state_root
 from shoal.protocol.catchup.download import SLACK, Download, Fellow, bits_of, set_of
 from shoal.protocol.membership.view import View, without_relay
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, HaveChunks, StateChunk, StateIs
 
 QUICK = 2.0  # seconds in which a chunk comes from whoever is asked for several at a time
@@ -88,6 +90,7 @@ class Transfer:
         self._heard_at = 0.0
         self._patience = PATIENCE
         self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
+        self._strange: dict[PeerId, Digest] = {}  # whose offers are of no use to us while they have this history
         self._tries = 0
         self._token = 0
         self._leases_watched = self._is_telling = False
@@ -117,6 +120,7 @@ class Transfer:
         if not self._candidates():
             return []
         self.active, self._download, self._patience, self._least = True, None, PATIENCE, 0
+        self._strange.clear()
         self._token += 1
         self._is_telling = False
         return [*self._ask(now), self._wake("look")]
@@ -125,6 +129,7 @@ class Transfer:
         """The same, whatever was being downloaded, here or from us: that is of use no more."""
         self.donor.forget()
         self._liars.clear()  # what they offered was of another branch
+        self._strange.clear()
         self.active, self._download, self._unchecked = False, None, None
         self._room.drop()
         return self.start(now, beyond)
@@ -201,12 +206,15 @@ class Transfer:
     def _candidates(self) -> list[PeerId]:
         """Members that may have a version for us, most advanced first. If all of them have lied, all may try again.
 
-        A member at round 0 without a root has none: it waits for the run's origin itself.
+        A member at round 0 without a root has none: it waits for the run's origin itself. Nor has one for us who is on
+        another branch of the log, as far as that shows in its history.
         """
 
         def round_of(peer: PeerId) -> int:
             status = self._view.status(peer)
-            return status.round if status is not None and (status.round or status.root != NO_DIGEST) else -1
+            if status is None or not (status.round or status.root != NO_DIGEST) or self._is_strange(peer, status):
+                return -1
+            return status.round
 
         ahead = [peer for peer in self._view.alive() if self._is_useful(round_of(peer)) or self._is_newest(peer)]
         if all(peer in self._liars for peer in ahead):
@@ -214,6 +222,18 @@ class Transfer:
         honest = [peer for peer in ahead if peer not in self._liars]
         near = without_relay(self._me, honest, self._view)
         return sorted(near, key=lambda peer: (-round_of(peer), peer))[:MAX_DONORS]
+
+    def _is_strange(self, peer: PeerId, status: RunStatus) -> bool:
+        """Whether it stands elsewhere than our log, or did when it last made us an offer."""
+        return (
+            self._certified.history(status.round) not in (None, status.history)
+            or self._strange.get(peer) == status.history
+        )
+
+    def _is_surely_ours(self, peer: PeerId, round: int) -> bool:
+        """Whether what it holds of `round` is of the branch that we are on, if it is right."""
+        status = self._view.status(peer)
+        return status is not None and status.round >= round and self._certified.history(status.round) == status.history
 
     def _is_useful(self, round: int) -> bool:
         """Whether a donor whose last round is `round` has a certified version for us."""
@@ -235,6 +255,8 @@ class Transfer:
         if certified is None and self._is_vouched(message.round, root):
             certified = root
         if certified is not None and certified != root:
+            if not self._is_surely_ours(sender, message.round):
+                return self._leave_alone(now, sender)
             return self._blame(sender, f"offers a state of round {message.round} that no certificate names")
         effects: list[Effect] = []
         if self._download is None:
@@ -254,6 +276,14 @@ class Transfer:
         if sender not in self._download.donors:
             self._download.donors.append(sender)
         return effects + self._ask_chunks(now, self._download)
+
+    def _leave_alone(self, now: float, peer: PeerId) -> list[Effect]:
+        """`peer` may be on another branch, where that state is right: others are asked, until it stands elsewhere."""
+        status = self._view.status(peer)
+        if status is None or self._strange.get(peer) == status.history:
+            return []
+        self._strange[peer] = status.history
+        return self._ask(now) if self._download is None else []
 
     def _begin(self, now: float, offer: StateIs, root: Digest) -> Download:
         """Of a version that was begun before, also by an earlier process, only what is missing is asked for."""

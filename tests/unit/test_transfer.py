@@ -8,7 +8,7 @@ from itertools import pairwise
 from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.effects import Blamed, Effect, Send, Timer
-from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash, digest
 from shoal.protocol.catchup.donor import Donor, state_root
 from shoal.protocol.catchup.transfer import MAX_LIARS, PATIENCE, WINDOW, Transfer
 from shoal.protocol.log.register import founded
@@ -34,6 +34,8 @@ class _View:
 
     def __init__(self, peers: tuple[PeerId, ...]) -> None:
         self.peers = list(peers)
+        self.rounds = dict[PeerId, int]()
+        self.histories = dict[PeerId, Digest]()
 
     def alive(self) -> list[PeerId]:
         return self.peers
@@ -42,7 +44,8 @@ class _View:
         return peer in self.peers
 
     def status(self, peer: PeerId) -> RunStatus | None:
-        return RunStatus(VERSION + 1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
+        round, history = self.rounds.get(peer, VERSION + 1), self.histories.get(peer, NO_DIGEST)
+        return RunStatus(round, history, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
 
 
 def _joiner(peers: tuple[PeerId, ...] = (A, B)) -> Transfer:
@@ -53,6 +56,11 @@ def room_of(joiner: Transfer) -> Versions:
     """Where its chunks are."""
     assert isinstance(joiner._room, Versions)
     return joiner._room
+
+
+def _view_of(joiner: Transfer) -> _View:
+    assert isinstance(joiner._view, _View)
+    return joiner._view
 
 
 def _started(peers: tuple[PeerId, ...] = (A, B)) -> tuple[Transfer, PeerId, list[Effect]]:
@@ -99,6 +107,31 @@ def test_a_state_that_the_log_does_not_name_is_not_downloaded() -> None:
     lie = dataclasses.replace(make_offer(make_donor()), layout=b"another")
     assert [event.peer for event in told(joiner.receive(0.2, ask.to, lie), Blamed)] == [ask.to]
     assert joiner.progress() == (0, 0)
+
+
+def test_who_is_on_another_branch_is_not_asked() -> None:
+    joiner = _joiner()
+    _view_of(joiner).histories[A] = digest("another branch")
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
+    assert ask.to == B
+    assert joiner._candidates() == [B]
+
+
+def test_who_may_be_on_another_branch_is_not_blamed_and_asked_again_only_when_it_stands_elsewhere() -> None:
+    """It is further than our log, so that its history says nothing, and offers what was right where it has been."""
+    joiner = _joiner()
+    view = _view_of(joiner)
+    view.rounds[A], view.histories[A] = VERSION + 9, digest("another branch")
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
+    assert ask.to == A
+    strange = dataclasses.replace(make_offer(make_donor()), layout=b"another")
+    effects = joiner.receive(0.2, A, strange)
+    assert not told(effects, Blamed)
+    assert [each.to for each in sent(effects, GetState)] == [B]
+    assert joiner.receive(0.3, A, strange) == []
+    assert joiner._candidates() == [B]
+    view.rounds[A], view.histories[A] = VERSION + 1, NO_DIGEST
+    assert joiner._candidates() == [A, B]
 
 
 def test_an_offer_that_our_log_does_not_reach_yet_waits_for_it() -> None:
@@ -218,7 +251,7 @@ def test_while_nothing_has_come_at_all_one_more_is_asked_for_something_else() ->
 
 def test_who_is_dead_is_not_waited_for() -> None:
     joiner, source, other, _ = _asked_of_both()
-    joiner._view.peers.remove(source)  # type: ignore[attr-defined]
+    _view_of(joiner).peers.remove(source)
     joiner.fire(1.0, Timer("transfer", "look", joiner._token, "0"))
     assert {to for to, _ in joiner._download.asked.values()} == {other}  # type: ignore[union-attr]
 
@@ -289,6 +322,7 @@ def test_the_state_that_a_run_goes_on_from_needs_no_result() -> None:
     origin = Base(VERSION + 1, 0, BASE.history, ROOT)  # where everybody stands
     certified = Certified(origin, founded(BRANCH, A, 1), 0)
     joiner = Transfer(C, 0, certified, _View((A,)), Versions({}))
+    _view_of(joiner).histories[A] = origin.history
     donor = Donor(0, certified.certifies, Versions({VERSION + 1: STATE}))
     assert joiner.start(0.0, beyond=VERSION + 1) == []
     assert sent(joiner.start(0.0, beyond=VERSION), GetState) == [Send(A, GetState(0, 0, VERSION + 1))]
