@@ -120,7 +120,7 @@ class AgreedRun(Run):
 
     def _make_member(self) -> Member:
         kept, self._kept = self._kept, self._kept.without_means()
-        return Member(
+        member = Member(
             self._me,
             self._network.addresses(),
             self._facts,
@@ -132,6 +132,8 @@ class AgreedRun(Run):
             random.Random(),
             trains=self._settings.trains,
         )
+        member.rounds.shelf.archive = self.store.means
+        return member
 
     def _on_outcome(self, event: Event) -> None:
         if isinstance(event, Committed | StateReceived | Lapsed):

@@ -1,4 +1,4 @@
-"""The means of the rounds since the last snapshot of the state, on this node's disk.
+"""The means of the rounds since the last snapshot of the state, on this node's disk: for a restart, and for others.
 
     runs/<id>/log/means/0, 1, ...    slots: means and tables (messages/averaging.py), one after the other
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from shoal.node.base.atomic import force
 from shoal.node.base.disk import list_folder
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import result_hash
+from shoal.protocol.base.ids import Digest, result_hash
 from shoal.protocol.base.wire import (
     MAX_BULK_FRAME,
     MAX_CONTROL_FRAME,
@@ -55,6 +55,7 @@ class MeansStore:
         self._used: list[_Slot] = []  # the last one is written to
         self._free: list[_Slot] = []
         self._unforced: list[_Slot] = []
+        self._forgotten = 0  # rounds before this one may be gone
         self._is_new = False  # whether a file was made since the folder was last forced
         self._lock = threading.Lock()  # means are written by one thread, and forgotten by another one
 
@@ -107,15 +108,34 @@ class MeansStore:
                 self._unforced, self._is_new = slots + self._unforced, self._is_new or is_new
             raise
 
+    def holds(self, round: int) -> bool:
+        """Whether the means of a round that was written are here, as far as we know without a look at the disk."""
+        return round >= self._forgotten
+
+    def read(self, round: int, chunk: int, hash: Digest) -> Payload | None:
+        """The bytes of a mean; None if they are not here, or not any more."""
+        with self._lock:
+            paths = [slot.path for slot in self._used if slot.newest >= round]
+        for path in paths:
+            for record, offset, size in _heads(path):
+                if (record.round, record.chunk, record.made.hash) != (round, chunk, hash):
+                    continue
+                with path.open("rb") as file:
+                    payload = os.pread(file.fileno(), size, offset)
+                return payload if result_hash(record.made.mask, payload) == hash else None  # it was written over
+        return None
+
     def forget(self, round: int) -> None:
         """Rounds before this one are needed no more."""
         with self._lock:
+            self._forgotten = max(self._forgotten, round)
             for slot in [slot for slot in self._used if slot.newest < round]:
                 self._empty(slot, forced=False)
 
     def forget_all(self) -> None:
         """No round counts any more, also after a power cut."""
         with self._lock:
+            self._forgotten = max([self._forgotten, *(slot.newest + 1 for slot in self._used)])
             for slot in list(self._used):
                 self._empty(slot, forced=True)
 
@@ -156,6 +176,27 @@ def _read(path: Path) -> Iterator[tuple[Mean | Table, int]]:
                 return
             newest = record.round
             yield record, file.tell()
+
+
+def _heads(path: Path) -> Iterator[tuple[Mean, int, int]]:
+    """The means of a slot without their bytes, and where these lie: offset and size. They are not checked."""
+    newest = 0
+    with path.open("rb") as file:
+        while len(sizes := file.read(SIZES.size)) == SIZES.size:
+            head, size = SIZES.unpack(sizes)
+            if not 0 < head <= MAX_CONTROL_FRAME or size > MAX_BULK_FRAME:
+                return
+            try:
+                data = file.read(head)
+                record = decode_bulk(data, b"") if size else decode(data)
+            except RemoteError:
+                return
+            if not isinstance(record, Mean | Table) or record.round < newest:
+                return
+            newest = record.round
+            if isinstance(record, Mean):
+                yield record, file.tell(), size
+            file.seek(size, os.SEEK_CUR)
 
 
 def _packed(record: Mean | Table) -> list[Payload]:

@@ -295,7 +295,8 @@ class Rounds:
         number = message.round
         if isinstance(message, wire.Offer):
             self._context.followers.note(sender, number, self.state.round)
-        if self.shelf.decision(number) is not None:
+        is_over = self.round is None or number < self.round.number
+        if self.shelf.decision(number) is not None or (is_over and self.shelf.served(number) is not None):
             return self._answer_late(now, sender, message)
         if self.round is not None and number == self.round.number:
             if not self._is_early(sender, message):
@@ -327,12 +328,12 @@ class Rounds:
                 means = self.shelf.find_table(round, message.table)
                 return [Send(sender, wire.Table(part, round, means))] if means is not None else []
             case wire.Give():
-                decision = self.shelf.decision(round)
+                decision = self.shelf.served(round)
                 assert decision is not None
                 named = [(chunk, decision.means[chunk].hash) for chunk in message.means if chunk < len(decision.means)]
                 for chunk, hash in (*message.hashes, *named):
                     mean = self.shelf.find(part, round, chunk, hash)
-                    effects += [Send(sender, mean)] if mean is not None else []
+                    effects += [Send(sender, mean, is_late=not mean.payload)] if mean is not None else []
                 fresh = self.outbox.fresh(now, effects)
                 self.outbox.note(now, fresh)
                 progress = self._context.progress(round, is_waiting=not effects, is_queued=len(fresh) < len(effects))

@@ -72,7 +72,7 @@ class Member(Presence):
         self._origin = facts.origin
         self._has_switched = False  # to another branch, whose state is not here
         self._installing: int | None = None  # the round after which the state is that is being installed
-        self._replays = False  # whether results that were made while we downloaded the state are still to be applied
+        self._replays = base is not None and base.round > facts.origin.round  # whether we may apply results since then
         self._policy = facts.policy
         self.certified = certified_by(facts, kept, rules)
         self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
@@ -216,8 +216,8 @@ class Member(Presence):
     def _catch_up(self, now: float, round: int) -> list[Effect]:
         """Get a later state; or, if `round` is our own and our state is doubted, that before it, to do it again.
 
-        After a download, only if the results since do not come: our donors keep them for us, and on a slow line a
-        second download would take their place.
+        After a start or a download, only if the results since do not come: the others have them on their disks for a
+        while, our donors keep them for us, and on a slow line a download would take their place.
         """
         base = self.rounds.base
         if base is None:  # also while a state is being installed

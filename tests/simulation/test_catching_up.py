@@ -16,7 +16,7 @@ from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle
 from tests.simulation.seeds import seeds
-from tests.simulation.swarm import Peer, Shape, peers_named
+from tests.simulation.swarm import SNAPSHOT, Peer, Shape, peers_named
 from tests.simulation.uplink import PAYLOAD
 from tests.simulation.versions import root_of
 from tests.simulation.world import World
@@ -146,6 +146,25 @@ def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
     goal = oracle.newest + 4
     world.run_until(_all_at(world, goal), within=60.0)
     assert len(oracle.decisions[goal].roster) == 4
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(2, 10))
+@pytest.mark.parametrize("away", [4.0, 8.0])
+def test_who_was_away_for_some_rounds_gets_their_results_and_no_state(seed: int, away: float) -> None:
+    """The others hold the last one in memory, and those before it on their disks."""
+    world, oracle = build(seed, 4, LAN, Shape(chunks=6, start_members=1))
+    names = peers_named(4)
+    goal = 3 * SNAPSHOT + seed % SNAPSHOT
+    world.run_until(_all_at(world, goal), within=120.0)
+    world.kill(names[seed % 4])
+    world.run(away)
+    newest, snapshot = oracle.newest, SNAPSHOT * (oracle.newest // SNAPSHOT)
+    assert newest >= goal + 2
+    world.start(names[seed % 4])
+    received, before = _received(world, names[seed % 4]), world.node(names[seed % 4]).round
+    world.run_until(_all_at(world, newest + 2), within=60.0)
+    assert not received or before < snapshot, "the others have forgotten what was before their last snapshots"
     assert not world.errors
 
 

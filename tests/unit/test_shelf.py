@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import pytest
+
 from shoal.protocol.averaging.shelf import KEPT_ROUNDS, Decision, Shelf, table_digest
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
-from shoal.protocol.messages.averaging import Made
+from shoal.protocol.messages.averaging import Made, Mean
 from shoal.protocol.messages.log import Result
 
 MADE = Made(Digest(b"\x01" * 32), b"\x03", 0, PeerId("A"), 1, b"said")
@@ -37,15 +39,21 @@ class _Leases:
         return self.room
 
 
-def _kept(leases: _Leases | None, rounds: int, size: int = 10, sought: tuple[int, ...] = ()) -> list[int]:
-    """Which of so many rounds, each of `size` bytes, are kept at the end."""
+def _shelf(leases: _Leases | None, rounds: int, size: int = 10, sought: tuple[int, ...] = ()) -> Shelf:
+    """After so many rounds, each of `size` bytes."""
     shelf = Shelf()
     shelf.leases = leases
     for round in range(1, rounds + 1):
-        result = Result(0, round, round - 1, NO_DIGEST, NO_DIGEST, b"", (), ())
+        result = Result(0, round, round - 1, NO_DIGEST, NO_DIGEST, NO_DIGEST, (), ())
         shelf.decide(Decision(round, result, (), (MADE,), (bytes(size),)))
         if round in sought:
             assert shelf.find(0, round, 0, MADE.hash) is not None
+    return shelf
+
+
+def _kept(leases: _Leases | None, rounds: int, sought: tuple[int, ...] = ()) -> list[int]:
+    """Which of so many rounds are kept in memory at the end."""
+    shelf = _shelf(leases, rounds, sought=sought)
     return [round for round in range(1, rounds + 1) if shelf.decision(round) is not None]
 
 
@@ -53,6 +61,38 @@ def test_a_result_is_kept_until_the_next_one_and_longer_if_somebody_has_fetched_
     assert _kept(None, 5) == [5]
     assert _kept(None, 5, sought=(4,)) == [4, 5]
     assert _kept(None, 4 + KEPT_ROUNDS, sought=(4,)) == [4 + KEPT_ROUNDS]
+
+
+class _Archive:
+    """The means since this round are on our disk."""
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+
+    def holds(self, round: int) -> bool:
+        return round >= self.since
+
+
+def test_of_earlier_rounds_it_is_known_what_is_on_the_disk() -> None:
+    shelf = _shelf(None, 5)
+    assert shelf.find(0, 3, 0, MADE.hash) is None
+    shelf.archive = _Archive(3)
+    assert shelf.find(0, 3, 0, MADE.hash) == Mean(0, 3, 0, MADE, b"")
+    assert shelf.find(0, 3, 1, MADE.hash) is None
+    assert shelf.find_table(4, NO_DIGEST) == (MADE,)
+    assert shelf.find(0, 5, 0, MADE.hash) == Mean(0, 5, 0, MADE, bytes(10))
+    assert shelf.served(2) is None, "it was forgotten there"
+    shelf.undo(4)
+    assert shelf.served(4) is None
+    shelf.forget()
+    assert shelf.served(3) is None
+
+
+def test_what_is_known_of_the_disk_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.protocol.averaging.shelf.MOST_WRITTEN", 10)
+    shelf = _shelf(None, 50)
+    shelf.archive = _Archive(0)
+    assert [round for round in range(51) if shelf.served(round)] == list(range(40, 51))
 
 
 def test_results_are_kept_for_who_downloads_the_state_before_them_as_long_as_there_is_room() -> None:
