@@ -224,11 +224,13 @@ class Transfer:
         return sorted(near, key=lambda peer: (-round_of(peer), peer))[:MAX_DONORS]
 
     def _is_strange(self, peer: PeerId, status: RunStatus) -> bool:
-        """Whether it stands elsewhere than our log, or did when it last made us an offer."""
-        return (
-            self._certified.history(status.round) not in (None, status.history)
-            or self._strange.get(peer) == status.history
-        )
+        """Whether it stands elsewhere than our log, or did when it last made us an offer.
+
+        Not who stands on a result that was undone: that has the state before it.
+        """
+        known, before = (self._certified.history(round) for round in (status.round, status.round - 1))
+        is_elsewhere = known not in (None, before, status.history)
+        return is_elsewhere or self._strange.get(peer) == status.history
 
     def _is_surely_ours(self, peer: PeerId, round: int) -> bool:
         """Whether what it holds of `round` is of the branch that we are on, if it is right."""

@@ -17,7 +17,7 @@ from shoal.protocol.catchup.transfer import Transfer
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import HaveChunks, StateChunk
 from tests.simulation.versions import Versions, root_of
-from tests.unit.transfer_kit import VERSION, certified_by_root
+from tests.unit.transfer_kit import VERSION, certified_by_root, history_after
 
 CHUNKS = 200
 STATE = [b"chunk %d" % index for index in range(CHUNKS)]
@@ -143,7 +143,8 @@ class _Eyes:
     def status(self, peer: PeerId) -> RunStatus | None:
         has = peer in self._town.donors or peer in self._town.done
         round, phase = (VERSION + 1, "training") if has else (0, "syncing")
-        return RunStatus(round, NO_DIGEST, NO_DIGEST, phase, 0, 0, None, True, 0, 0, "public")
+        history = history_after(round) if has else NO_DIGEST
+        return RunStatus(round, history, NO_DIGEST, phase, 0, 0, None, True, 0, 0, "public")
 
 
 def test_one_takes_what_the_donors_lines_allow() -> None:

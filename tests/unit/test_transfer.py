@@ -24,8 +24,10 @@ from tests.unit.transfer_kit import (
     certified_by,
     certify_next,
     chunk_of,
+    history_after,
     make_donor,
     make_offer,
+    register_after,
 )
 
 
@@ -44,7 +46,8 @@ class _View:
         return peer in self.peers
 
     def status(self, peer: PeerId) -> RunStatus | None:
-        round, history = self.rounds.get(peer, VERSION + 1), self.histories.get(peer, NO_DIGEST)
+        round = self.rounds.get(peer, VERSION + 1)
+        history = self.histories.get(peer, history_after(round))
         return RunStatus(round, history, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
 
 
@@ -117,6 +120,13 @@ def test_who_is_on_another_branch_is_not_asked() -> None:
     assert joiner._candidates() == [B]
 
 
+def test_who_stands_on_a_result_that_was_undone_has_the_state_before_it() -> None:
+    joiner = _joiner()
+    joiner._certified.skip(register_after(VERSION + 1, is_undone=True))
+    assert joiner._certified.history(VERSION + 1) == history_after(VERSION)
+    assert len(joiner._candidates()) == 2, "all stand on the result"
+
+
 def test_who_may_be_on_another_branch_is_not_blamed_and_asked_again_only_when_it_stands_elsewhere() -> None:
     """It is further than our log, so that its history says nothing, and offers what was right where it has been."""
     joiner = _joiner()
@@ -130,7 +140,7 @@ def test_who_may_be_on_another_branch_is_not_blamed_and_asked_again_only_when_it
     assert [each.to for each in sent(effects, GetState)] == [B]
     assert joiner.receive(0.3, A, strange) == []
     assert joiner._candidates() == [B]
-    view.rounds[A], view.histories[A] = VERSION + 1, NO_DIGEST
+    view.rounds[A], view.histories[A] = VERSION + 1, history_after(VERSION + 1)
     assert joiner._candidates() == [A, B]
 
 
