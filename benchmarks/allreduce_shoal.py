@@ -149,20 +149,26 @@ class Peer:
 class NoState:
     """A state store without versions, as no member joins late here."""
 
+    size = 0
+
     def versions(self) -> list[int]:
         """None."""
         return []
 
-    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
-        """Never asked, as there is no version."""
-        raise KeyError(round)
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]] | None:
+        """There is none."""
+        return None
 
     def chunk(self, round: int, index: int) -> bytes:
         """Never asked either."""
         raise KeyError(round)
 
-    def pin(self, rounds: object) -> None:
-        """Nothing to keep."""
+    def pin(self, round: int) -> bool:
+        """There is none."""
+        return False
+
+    def unpin_all_but(self, rounds: object) -> None:
+        """Nothing is pinned."""
 
     def begin(self, round: int, layout: bytes, hashes: object) -> set[int]:
         """Nothing is downloaded."""

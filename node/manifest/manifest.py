@@ -42,6 +42,7 @@ from shoal.protocol.messages.genesis import Genesis, check_genesis, manifest_dig
 PROTOCOL: Final = 2
 MAX_MANIFEST = 64 << 10
 MAX_DEPTH = 8
+LARGEST_STATE_CHUNK = 1 << 20  # bytes: ten seconds on a line of 1 Mbit/s
 
 
 def _refuse_research_codec(name: Any) -> Any:
@@ -133,8 +134,8 @@ class RoundSpec(Spec):
 
     @property
     def state_chunk_bytes(self) -> int:
-        """Bytes of the chunks in which a committed state is hashed and handed to joiners."""
-        return self.chunk_bytes or 1 << 20
+        """Bytes of the chunks in which a committed state is hashed and handed to joiners: no more, for slow lines."""
+        return min(self.chunk_bytes or LARGEST_STATE_CHUNK, LARGEST_STATE_CHUNK)
 
 
 class CodecSpec(Spec):

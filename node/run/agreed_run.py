@@ -124,7 +124,7 @@ class AgreedRun(Run):
     def _make_member(self) -> Member:
         past, self._past = self._past, None
         assert past is not None
-        return Member(
+        member = Member(
             self._me,
             self._network.addresses(),
             self._facts,
@@ -136,6 +136,8 @@ class AgreedRun(Run):
             random.Random(),
             trains=self._settings.trains,
         )
+        member.rounds.shelf.archive = self.store.means
+        return member
 
     def _on_outcome(self, event: Event) -> None:
         if isinstance(event, Committed | StateReceived | Lapsed):

@@ -1,4 +1,4 @@
-"""The means of the rounds since the last snapshot of the state, on this node's disk.
+"""The means of the rounds since the last snapshot of the state, on this node's disk: for a restart, and for others.
 
     runs/<id>/log/means/0, 1, ...    slots: means and tables (messages/averaging.py), one after the other
 
@@ -19,12 +19,12 @@ import struct
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from shoal.node.base.atomic import force
 from shoal.node.base.disk import list_folder
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import result_hash
+from shoal.protocol.base.ids import Digest, result_hash
 from shoal.protocol.base.wire import (
     MAX_BULK_FRAME,
     MAX_CONTROL_FRAME,
@@ -40,16 +40,28 @@ SIZES = struct.Struct("<II")  # of a record's head and of its payload
 FULL = 8 << 20  # bytes of a slot in which no further round is begun
 
 
+class _Place(NamedTuple):
+    """A record, and where in its slot it begins."""
+
+    round: int
+    hash: Digest | None  # of a mean; None: it is a table
+    begin: int
+
+    @classmethod
+    def of(cls, record: Mean | Table, begin: int) -> _Place:
+        return cls(record.round, record.made.hash if isinstance(record, Mean) else None, begin)
+
+
 @dataclass(slots=True, eq=False)
 class _Slot:
     path: Path
-    records: list[tuple[int, int]] = field(default_factory=list)  # round and place of each, in the order of both
+    records: list[_Place] = field(default_factory=list)  # as they follow each other
     end: int = 0  # bytes in use
 
     @property
     def newest(self) -> int:
         """The last round of which it has something."""
-        return self.records[-1][0] if self.records else 0
+        return self.records[-1].round if self.records else 0
 
 
 class MeansStore:
@@ -60,6 +72,7 @@ class MeansStore:
         self._used: list[_Slot] = []  # the last one is written to
         self._free: list[_Slot] = []
         self._unforced: list[_Slot] = []
+        self._forgotten = 0  # rounds before this one may be gone
         self._is_new = False  # whether a file was made since the folder was last forced
         self._lock = threading.Lock()  # means are written by one thread, and forgotten by another one
 
@@ -83,8 +96,8 @@ class MeansStore:
             return [
                 record
                 for slot in self._used
-                for known, place in slot.records
-                if known == round and (record := _read(slot.path, place)) is not None
+                for each in slot.records
+                if each.round == round and (record := _read(slot.path, each.begin)) is not None
             ]
 
     def write(self, record: Mean | Table) -> None:
@@ -95,7 +108,7 @@ class MeansStore:
             with slot.path.open("r+b") as file:
                 if os.pwritev(file.fileno(), pieces, slot.end) != size:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            slot.records.append((record.round, slot.end))
+            slot.records.append(_Place.of(record, slot.end))
             slot.end += size
             if slot not in self._unforced:
                 self._unforced.append(slot)
@@ -116,15 +129,31 @@ class MeansStore:
                 self._unforced, self._is_new = slots + self._unforced, self._is_new or is_new
             raise
 
+    def holds(self, round: int) -> bool:
+        """Whether the means of a round that was written are here, as far as we know without a look at the disk."""
+        return round >= self._forgotten
+
+    def payload(self, round: int, hash: Digest) -> Payload | None:
+        """The bytes of a mean; None if they are not here, or not any more."""
+        with self._lock:
+            for slot in self._used:
+                for each in slot.records:
+                    if (each.round, each.hash) == (round, hash):
+                        record = _read(slot.path, each.begin)
+                        return record.payload if isinstance(record, Mean) else None
+        return None
+
     def forget(self, round: int) -> None:
         """Rounds before this one are needed no more."""
         with self._lock:
+            self._forgotten = max(self._forgotten, round)
             for slot in [slot for slot in self._used if slot.newest < round]:
                 self._empty(slot, forced=False)
 
     def forget_all(self) -> None:
         """No round counts any more, also after a power cut."""
         with self._lock:
+            self._forgotten = max([self._forgotten, *(slot.newest + 1 for slot in self._used)])
             for slot in list(self._used):
                 self._empty(slot, forced=True)
 
@@ -157,7 +186,7 @@ def _found(path: Path) -> _Slot:
     slot = _Slot(path)
     with path.open("rb") as file:
         while (record := _next(file)) is not None and record.round >= slot.newest:
-            slot.records.append((record.round, slot.end))
+            slot.records.append(_Place.of(record, slot.end))
             slot.end = file.tell()
     return slot
 

@@ -6,21 +6,26 @@ Rules:
 - A contribution lies in memory that the worker writes to after the round. So nothing is made of it once the core has
   withdrawn it, or the run has forgotten it, whichever comes first: effects may have to wait for the disk.
 - A version of the state may be gone when its turn comes; then the payload is empty, as who asked is to know that.
+- A mean of an earlier round is read from our disk. If it is there no more, nothing is sent.
 """
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from threading import Event
 from typing import Protocol
 
 from shoal.protocol.averaging.reducer import Contribute
-from shoal.protocol.base.wire import Message
+from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.member.facts import PART
-from shoal.protocol.messages.averaging import Contribution
+from shoal.protocol.messages.averaging import Contribution, Mean
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.net.bulk.backlog import LatePayload
+
+log = logging.getLogger("shoal.run")
 
 NOTHING = LatePayload(bytes, lambda: False)  # there is nothing to make it from, so it is dropped
 
@@ -33,11 +38,20 @@ class States(Protocol):
         ...
 
 
+class Means(Protocol):
+    """The means of earlier rounds on our disk."""
+
+    def payload(self, round: int, hash: Digest) -> Payload | None:
+        """The bytes of a mean; None if they are not there. Called in any thread; OSError if the disk fails."""
+        ...
+
+
 class PayloadSources:
     """Those of one run."""
 
-    def __init__(self, states: States) -> None:
+    def __init__(self, states: States, means: Means | None = None) -> None:
         self._states = states
+        self._means = means
         self._submitted: tuple[int, Contribute] | None = None  # our contribution to the round of this number
         self._withdrawn: dict[tuple[int, int], Event] = {}  # by part and round: set when what was queued is of no use
 
@@ -63,6 +77,9 @@ class PayloadSources:
         """How to make the payload of a message that a core sends late."""
         if isinstance(message, StateChunk):
             return LatePayload(partial(self._states.chunk, message.round, message.index))
+        if isinstance(message, Mean):
+            mean = _WrittenMean(self._means, message) if self._means is not None else None
+            return LatePayload(mean.take, mean.is_there) if mean is not None else NOTHING
         assert isinstance(message, Contribution | Chunk)
         contribution = self.contribution(message.round)
         if contribution is None:
@@ -75,3 +92,24 @@ class PayloadSources:
         """Nothing more is to be made of what was queued of our contribution to `round` of `part`."""
         if (withdrawn := self._withdrawn.pop((part, round), None)) is not None:
             withdrawn.set()
+
+
+class _WrittenMean:
+    """A mean that is read when it is asked whether it is there; that is just before it is sent."""
+
+    def __init__(self, means: Means, mean: Mean) -> None:
+        self._means, self._mean = means, mean
+        self._payload: Payload | None = None
+
+    def is_there(self) -> bool:
+        mean = self._mean
+        try:
+            self._payload = self._means.payload(mean.round, mean.made.hash)
+        except OSError as error:
+            log.warning("a mean of round %d cannot be read: %s", mean.round, error)
+        return self._payload is not None
+
+    def take(self) -> Payload:
+        payload, self._payload = self._payload, None
+        assert payload is not None
+        return payload

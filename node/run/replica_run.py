@@ -25,6 +25,7 @@ from shoal.node.training.checkpoint.lineage import check_fits
 from shoal.node.training.checkpoint.read import Checkpoint
 from shoal.node.training.data.lanes import newcomer_lane
 from shoal.node.training.state.committed import Snapshot
+from shoal.node.training.state.draft import Draft
 from shoal.node.training.state.file import save_weights
 from shoal.node.training.state.outer import Outcome
 from shoal.node.training.state.replica_state import ReplicaState
@@ -140,7 +141,8 @@ class ReplicaRun(Run):
             case Lapsed():
                 self._tasks.spawn(self._pass(event))
             case ReplicaReceived():
-                self._tasks.spawn(self._install(event))
+                if (draft := self._states.take(event.round)) is not None:
+                    self._tasks.spawn(self._install(event, draft))
             case told.Committed():
                 self._tasks.spawn(self._conclude(event))
             case told.Lapsed():
@@ -225,11 +227,10 @@ class ReplicaRun(Run):
         before_the_last = self._facts.last_round - 1  # of a round before it the log says nothing
         self._shortening(max(self.saving.newest, before_the_last, 0))()
 
-    async def _install(self, event: ReplicaReceived) -> None:
+    async def _install(self, event: ReplicaReceived, draft: Draft) -> None:
         """A copy of another's replica, which it has signed; if it does not fit, this run is not for us."""
         async with self._busy:
-            install = self.outer.committed.install
-            await ROUNDS.run(install, event.round, event.payloads, event.root)
+            self.outer.committed.adopt(await ROUNDS.run(draft.snapshot))
             self._has_replica = True
         log.info("copied the replica of %s after round %d: %s", short(event.donor), event.round, short(event.root))
         self.samples = self._samples_of(event.donor)

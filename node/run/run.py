@@ -119,7 +119,7 @@ class Run(ABC):
         self._tasks = Tasks(self._task_failed)
         self.saving = Saving(manifest, self.id, signer.peer, outer.committed, settings, self._tasks.spawn, store)
         self._states = StateStore(outer.committed, store.folder / DOWNLOAD)
-        self._sources = PayloadSources(self._states)
+        self._sources = PayloadSources(self._states, store.means)
         self._me, self._signer = signer.peer, signer
         self._network = network
         self._settings = settings

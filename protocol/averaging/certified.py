@@ -12,7 +12,7 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.log.register import state_of
 from shoal.protocol.messages.log import PartState, Register, Result, Void
 
-KEPT = 64  # rounds
+KEPT = 256  # rounds: more than are made while somebody downloads the state over a slow line, and catches up
 
 
 class Certified:

@@ -41,6 +41,7 @@ from shoal.protocol.messages.log import Result, Seat
 
 STALLED = 16  # patiences without any progress before we want another proposer
 SEARCHED = 4  # patiences without any progress, in which all were asked for a result's means, before they count as lost
+TRIES = 3  # holders who are asked which means a result has before it is taken to be known to none
 AGAIN, MOST_AGAIN = 1.0, 15.0  # seconds until an offer is repeated, at first and at most
 
 
@@ -64,6 +65,7 @@ class Round:
         self._review: tuple[Digest, Result, bool] | None = None
         self._outcome: Outcome | None = None
         self._table_asked = (-1.0, 0)  # when, and of whom next
+        self._known_at = 0.0  # when we first knew the outcome; it is told again when the log goes on
         self._decided_at = self._reviewed_at = now
         self._is_due = False
         self._under_way_at: float | None = None
@@ -176,10 +178,19 @@ class Round:
         self._review, self._reviewed_at = (entry, result, is_bound), now
         return self._do(now, [])
 
+    def is_coming(self, now: float) -> bool:
+        """Whether the round is decided, and its means are not looked for in vain, as far as a few tries tell."""
+        if self._outcome is None or self._is_lost(now, self._known_at):
+            return False
+        is_known = self._context.shelf.table(self._outcome.result.table) is not None
+        return is_known or self._table_asked[1] <= min(TRIES, len(self._holders()))
+
     def decided(self, now: float, outcome: Outcome) -> list[Effect]:
         """The log has decided the round."""
         if outcome.result.base_root != self.base.root:
             return [Tell(WrongState(is_proven=True))]
+        if self._outcome is None:
+            self._known_at = now
         self._outcome, self._decided_at = outcome, now
         return self._do(now, [])
 

@@ -107,6 +107,10 @@ class Rounds:
             return self.round.base.round
         return self._applying[0] if self._applying is not None else None
 
+    def is_next_coming(self, now: float) -> bool:
+        """Whether the current round is decided, and its means are not looked for in vain."""
+        return self.round is not None and self.round.is_coming(now)
+
     def waiting_for(self) -> list[PeerId]:
         """Whom the current round hangs on."""
         return self.round.waiting_for() if self.round is not None else []
@@ -300,7 +304,8 @@ class Rounds:
         number = message.round
         if isinstance(message, wire.Offer):
             self._context.followers.note(sender, number, self.state.round)
-        if self.shelf.decision(number) is not None:
+        is_over = self.round is None or number < self.round.number
+        if self.shelf.decision(number) is not None or (is_over and self.shelf.served(number) is not None):
             return self._answer_late(now, sender, message)
         if self.round is not None and number == self.round.number:
             if not self._is_early(sender, message):
@@ -332,12 +337,12 @@ class Rounds:
                 means = self.shelf.find_table(round, message.table)
                 return [Send(sender, wire.Table(part, round, means))] if means is not None else []
             case wire.Give():
-                decision = self.shelf.decision(round)
+                decision = self.shelf.served(round)
                 assert decision is not None
                 named = [(chunk, decision.means[chunk].hash) for chunk in message.means if chunk < len(decision.means)]
                 for chunk, hash in (*message.hashes, *named):
                     mean = self.shelf.find(part, round, chunk, hash)
-                    effects += [Send(sender, mean)] if mean is not None else []
+                    effects += [Send(sender, mean, is_late=not mean.payload)] if mean is not None else []
                 fresh = self.outbox.fresh(now, effects)
                 self.outbox.note(now, fresh)
                 progress = self._context.progress(round, is_waiting=not effects, is_queued=len(fresh) < len(effects))

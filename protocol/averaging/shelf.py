@@ -4,13 +4,15 @@ Bytes are taken only if their owner vouches for them, or if their sender was ask
 are a mean at all: what every member is going to apply must be readable.
 
 A decided round stays until the next one is decided. If somebody has fetched of it, it stays for KEPT_ROUNDS; and for as
-long as somebody who is catching up leases it.
+long as somebody who is catching up leases the state before it, while there is room. After that its means are on our
+disk alone, until there is a later state on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from shoal.protocol.averaging.reducer import Reducer
 from shoal.protocol.base.errors import PayloadError, RemoteError
@@ -19,7 +21,8 @@ from shoal.protocol.base.wire import Payload
 from shoal.protocol.messages.averaging import Made, Mean
 from shoal.protocol.messages.log import Result
 
-KEPT_ROUNDS, MOST_ROUNDS = 3, 32  # decided rounds that are kept for whoever fetches of them; and under a lease
+MOST_WRITTEN = 1 << 14  # means that are known to be on our disk, in some megabytes of memory
+KEPT_ROUNDS = 3  # decided rounds that are kept for whoever fetches of them
 
 
 def table_digest(means: Sequence[Made]) -> Digest:
@@ -51,6 +54,26 @@ class Decision:
         return sum(self.result.weights)
 
 
+class Leases(Protocol):
+    """What those who catch up need. It is asked when a round is decided: the first that a joiner needs may be next."""
+
+    def oldest_lease(self) -> int | None:
+        """The oldest version of the state that somebody downloads."""
+        ...
+
+    def room_for_results(self) -> int:
+        """How many bytes of results may be kept for that."""
+        ...
+
+
+class Archive(Protocol):
+    """Means on our disk."""
+
+    def holds(self, round: int) -> bool:
+        """Whether those of a decided round, which was written, are still there."""
+        ...
+
+
 class Shelf:
     """One part's means."""
 
@@ -62,7 +85,9 @@ class Shelf:
         self._sought: set[int] = set()  # decided rounds of which somebody has fetched
         self._reducer: Reducer | None = None
         self.unkept: int | None = None  # the last decided round, while its means are still being written to our disk
-        self.keep_after: int | None = None  # rounds above this one are leased by somebody who catches up
+        self.leases: Leases | None = None
+        self.archive: Archive | None = None
+        self._written: dict[int, Decision] = {}  # without their bytes, which are on our disk
 
     def __repr__(self) -> str:
         return f"Shelf(bytes={len(self._bytes)}, decisions={sorted(self._decisions)})"
@@ -77,12 +102,14 @@ class Shelf:
     def forget(self) -> None:
         """No decided round counts any more."""
         self._decisions.clear()
+        self._written.clear()
         self._sought.clear()
         self.unkept = None
 
     def undo(self, round: int) -> None:
         """That decided round counts no more."""
         self._decisions.pop(round, None)
+        self._written.pop(round, None)
         self._sought.discard(round)
 
     # -- the open round -----------------------------------------------------------------------------------------
@@ -138,10 +165,18 @@ class Shelf:
         """A decided round, if it is still kept."""
         return self._decisions.get(round)
 
+    def served(self, round: int) -> Decision | None:
+        """The same, or one without its bytes, which are on our disk."""
+        written = self._written.get(round)
+        is_there = written is not None and self.archive is not None and self.archive.holds(round)
+        return self._decisions.get(round) or (written if is_there else None)
+
     def find(self, part: int, round: int, chunk: int, hash: Digest) -> Mean | None:
-        """A mean of this or of a decided round."""
-        decision = self._decisions.get(round)
+        """A mean of this or of a decided round; its bytes are left out if they are on our disk only."""
+        decision = self.served(round)
         if decision is not None and chunk < len(decision.means) and decision.means[chunk].hash == hash:
+            if not decision.payloads:
+                return Mean(part, round, chunk, decision.means[chunk], b"")
             self._sought.add(round)
             return Mean(part, round, chunk, decision.means[chunk], decision.payloads[chunk])
         found = self._bytes.get((chunk, hash))
@@ -149,7 +184,7 @@ class Shelf:
 
     def find_table(self, round: int, name: Digest) -> tuple[Made, ...] | None:
         """A table of this or of a decided round."""
-        decision = self._decisions.get(round)
+        decision = self.served(round)
         if decision is not None and decision.result.table == name:
             return decision.means
         return self._tables.get(name)
@@ -157,8 +192,22 @@ class Shelf:
     def _forget(self, last: int) -> None:
         """Keep no round up to `last`, but for those that somebody fetches of, or leases."""
         newest = max(self._decisions)
-        leased = newest if self.keep_after is None else max(self.keep_after, newest - MOST_ROUNDS)
+        leased = self._leased(newest)
         for round in [round for round in self._decisions if round <= min(last, leased)]:
             if round not in self._sought or round <= newest - KEPT_ROUNDS:
-                del self._decisions[round]
+                self._written[round] = replace(self._decisions.pop(round), payloads=())
                 self._sought.discard(round)
+        while sum(len(each.means) for each in self._written.values()) > MOST_WRITTEN:
+            del self._written[min(self._written)]
+
+    def _leased(self, newest: int) -> int:
+        """All rounds after this one are kept for those who download the state before them."""
+        version = self.leases.oldest_lease() if self.leases is not None else None
+        if self.leases is None or version is None:
+            return newest
+        room = self.leases.room_for_results()
+        for round in sorted(self._decisions, reverse=True):
+            room -= sum(map(len, self._decisions[round].payloads))
+            if room < 0:
+                return max(version, round)
+        return version

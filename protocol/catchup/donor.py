@@ -4,8 +4,9 @@ Rules:
 - `may_offer` says which version may be offered with which root. Where members agree on one state, the next round's
   certificate must name the root, so ours counts only if it is that very state; of replicas, of which each member has
   its own, any version may be offered.
-- A lease pins a version until `LEASE` seconds after the last chunk that was asked of it, but in all no longer than a
-  slow joiner needs; a joiner that had a lease to that end makes room for others first.
+- A lease pins a version until `LEASE` seconds after the joiner last asked for a chunk, said what it has, or asked for
+  the results since, but in all no longer than a slow joiner needs; a joiner that had a lease to that end makes room
+  for others first.
 - A joiner that asks again keeps its version if it can use it: rounds go on, and chunks on their way would be lost.
 - Leases, and pinned versions, are bounded in number, and only joiners with a lease are served.
 - Of a version that we are downloading ourselves, chunks that have come are served without a lease.
@@ -16,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from shoal.protocol.base.effects import Effect, Send
@@ -27,9 +28,10 @@ from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
 
 MAX_LEASES = 16
 MAX_VERSIONS = 4  # pinned at once: each may be a whole copy of the state
-LEASE = 30.0  # seconds after the last chunk
+LEASE = 30.0  # seconds after the joiner was last heard
+RESULTS = 2  # times a version's size: while results come, and until they are here, others are made
 MAX_WAITING = 16  # chunks that wait to be sent to one joiner: a few times as many as it asks for at once
-MAX_CHUNK_SECONDS = 10.0  # that a joiner may take per chunk, on average
+SLOWEST = 32 << 10  # bytes a second, a quarter of 1 Mbit/s: whoever gets less, all in all, does not get there
 
 
 def state_root(layout: bytes, chunks: Sequence[Digest]) -> Digest:
@@ -38,18 +40,27 @@ def state_root(layout: bytes, chunks: Sequence[Digest]) -> Digest:
 
 
 class Store(Protocol):
-    """Our versions of the state."""
+    """Our versions of the state. Those that are not pinned may go at any time: results are applied in a thread."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of a version."""
+        ...
 
     def versions(self) -> Sequence[int]:
         """The rounds whose state is held, oldest first."""
         ...
 
-    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
-        """Layout and chunk hashes of a version."""
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]] | None:
+        """Layout and chunk hashes of a version; None if it is not here."""
         ...
 
-    def pin(self, rounds: Sequence[int]) -> None:
-        """Keep these versions, besides the newest two, and no others."""
+    def pin(self, round: int) -> bool:
+        """Keep a version from now on; False if it is not here."""
+        ...
+
+    def unpin_all_but(self, rounds: Sequence[int]) -> None:
+        """Keep the other pinned versions no longer."""
         ...
 
 
@@ -74,7 +85,7 @@ class Lease:
     """A version that is pinned for a joiner."""
 
     version: int
-    until: float  # when it ends unless a chunk is asked for
+    until: float  # when it ends unless the joiner is heard
     ends: float  # when it ends in any case
 
 
@@ -113,18 +124,22 @@ class Donor:
         """The oldest pinned version; later rounds must be kept for the joiners that download it."""
         return min((lease.version for lease in self._leases.values()), default=None)
 
+    def room_for_results(self) -> int:
+        """Bytes of the results since that version which are kept: for whom there are more, the line is too slow."""
+        return RESULTS * self._store.size
+
     def forget(self) -> None:
         """No version that was pinned is of use any more."""
         self._leases.clear()
-        self._pin()
+        self._unpin()
 
     def offer(self, now: float, sender: PeerId, message: GetState) -> list[Effect]:
         """Pin a version and send its layout and hashes; no answer if there is none, or too many ask."""
         version = self.lease(now, sender, _exactly(message.round) if message.round else range(message.least, MAX_INT))
-        if version is None:
+        described = self._store.describe(version) if version is not None else None
+        if version is None or described is None:
             return []
-        layout, chunks = self._store.describe(version)
-        return [Send(sender, StateIs(self._part, version, layout, chunks))]
+        return [Send(sender, StateIs(self._part, version, *described))]
 
     def lease(self, now: float, peer: PeerId, wanted: range) -> int | None:
         """Pin a version of one of the rounds `wanted` for `peer`; None if there is none or no room."""
@@ -132,14 +147,19 @@ class Donor:
         before = self._leases.get(peer)
         is_held = before is not None and before.version in wanted and before.version in self._store.versions()
         version = before.version if before is not None and is_held else self._choose(peer, wanted)
-        if version is None:
+        if version is None or not self._store.pin(version):
             return None
-        _, chunks = self._store.describe(version)
-        ends = before.ends if before is not None else now + LEASE + MAX_CHUNK_SECONDS * len(chunks)
+        ends = before.ends if before is not None else now + LEASE + self._store.size / SLOWEST
         self._leases[peer] = Lease(version, min(now + LEASE, ends), ends)
         if before is None or before.version != version:
-            self._pin()
+            self._unpin()
         return version
+
+    def renew(self, now: float, peer: PeerId, round: int) -> None:
+        """`peer` downloads the version of `round`, or needs the result of it: its lease goes on, if it is of use."""
+        lease = self._leases.get(peer)
+        if lease is not None and lease.version <= round and now < lease.until:
+            self._leases[peer] = replace(lease, until=min(now + LEASE, lease.ends))
 
     def serve(self, now: float, sender: PeerId, message: GetStateChunk, has_come: bool = False) -> list[Effect]:
         """Send a chunk, empty if the version is not held or `sender` gets no lease; nothing if it already waits.
@@ -148,10 +168,10 @@ class Donor:
         such chunk.
         """
         is_leased = has_come
-        if message.round in self._store.versions():
-            _, chunks = self._store.describe(message.round)
-            if message.index >= len(chunks):
-                raise RemoteError(f"asks for chunk {message.index} of {len(chunks)}", sender)
+        if (described := self._store.describe(message.round)) is not None:
+            count = len(described[1])
+            if message.index >= count:
+                raise RemoteError(f"asks for chunk {message.index} of {count}", sender)
             is_leased = self.lease(now, sender, _exactly(message.round)) is not None
         waiting, key = self._waiting.setdefault(sender, set()), (message.round, message.index)
         if key in waiting or len(waiting) >= MAX_WAITING:
@@ -175,7 +195,7 @@ class Donor:
             if lease.ends <= now:
                 self._barred[peer] = now + LEASE
         if over:
-            self._pin()
+            self._unpin()
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -187,11 +207,12 @@ class Donor:
         versions = [version for version in self._store.versions() if version in wanted]
         if len(set(others)) >= MAX_VERSIONS:
             versions = [version for version in versions if version in others]
-        roots = {version: state_root(*self._store.describe(version)) for version in versions}
+        described = {version: self._store.describe(version) for version in versions}
+        roots = {version: state_root(*each) for version, each in described.items() if each is not None}
         offered = [version for version, root in roots.items() if self._may_offer(version, root)]
         vouched = [version for version, root in roots.items() if not offered and self._is_vouched(version, root)]
         found = offered or vouched
         return found[-1] if found else None
 
-    def _pin(self) -> None:
-        self._store.pin(sorted({lease.version for lease in self._leases.values()}))
+    def _unpin(self) -> None:
+        self._store.unpin_all_but(sorted({lease.version for lease in self._leases.values()}))

@@ -5,6 +5,7 @@
              ◄───────────────────────── STATE_IS, pinned
     GET_STATE_CHUNK(i) ... ───────────────────► all of them, a few at a time each
              ◄───────────────────────── STATE_CHUNK
+    HAVE_CHUNKS ──────────────────────────────► now and then, so that the version stays pinned
 
     joiner                                      other joiners of the same version
     HAVE_CHUNKS ──────────────────────────────► now and then
@@ -14,9 +15,12 @@ Rules:
 - A version counts if the log certifies its root: the result that was made on it names that. So donors offer the
   version before their newest, or the run's first one; the rounds after it are replayed.
 - Who has just started may hold its newest version alone. That counts if voters enough to be believed stand on it.
+- Who is on another branch of the log offers what no certificate of ours names, and is no liar for it. It is not asked.
 - Every chunk is checked by hash; a donor that sends a wrong one is named and not asked again.
 - A silent donor's chunks are asked of others. What it sends all the same is taken: the hash says what it is.
-- Who takes long for a chunk, as our line may be slow, is asked for one at a time, and is waited for longer.
+- Who takes long for a chunk is asked for one at a time, and is waited for longer; where chunks get into each other's
+  way, as our line is slow, few donors are asked at once (download.py). All of them hear now and then that we are still
+  at it, and keep the version.
 - Joiners of one version tell each other what they have, and serve it. Of the donors each first asks for what none of
   the others has, in a share of its own. So the donors' lines carry each chunk little more than once.
 - Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
@@ -26,18 +30,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 
 from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.allowance import Allowance
 from shoal.protocol.base.effects import Blamed, Effect, Event, Send, Tell, Timer, Wake
-from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Donor, Room, state_root
+from shoal.protocol.catchup.download import SLACK, Download, Fellow, bits_of, set_of
 from shoal.protocol.membership.view import View, without_relay
+from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, HaveChunks, StateChunk, StateIs
 
 QUICK = 2.0  # seconds in which a chunk comes from whoever is asked for several at a time
@@ -50,7 +54,8 @@ NEWS = (4, 2 / TELLING)  # that are read of each, in a burst and a second
 MAX_LIARS = 64  # remembered
 PATIENCE = 3.0  # seconds without an answer before another donor is asked; doubled whenever no donor answers in time
 MOST_PATIENCE = 60.0
-SLACK = 3.0  # times as long as a chunk took its successor may take; and as far as another joiner may be behind us
+FIRST_PATIENCE = 20.0  # while no chunk has come at all, as our line may be slow
+RENEWING = 10.0  # seconds after which the donors hear again that we are still at it
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,103 +63,6 @@ class StateReceived(Event):
     """A certified version is complete: install what the room for it has, then open rounds on `base`."""
 
     base: Base
-
-
-@dataclass(slots=True)
-class Fellow:
-    """Another joiner of the same version."""
-
-    news: Allowance  # of what it tells us, as to read that is work
-    ours: int  # how many chunks were here when it last told us what it has
-    moved: float  # when that last grew
-    has: set[int]  # chunks
-    spare: list[int]  # those of them that we lacked when it told us; the last is asked for first
-
-    @property
-    def keeps_up(self) -> bool:
-        """Whether it gets on about as fast as we do."""
-        return SLACK * len(self.has) >= self.ours
-
-
-@dataclass(slots=True)
-class Download:
-    """A version that is being downloaded."""
-
-    base: Base
-    hashes: tuple[Digest, ...]
-    here: set[int]  # chunks that have come
-    unasked: dict[int, None]  # the missing ones that no donor has been asked for, in the order of the asking
-    asked: dict[int, tuple[PeerId, float]] = field(default_factory=dict)
-    donors: list[PeerId] = field(default_factory=list)
-    heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk
-    fellows: dict[PeerId, Fellow] = field(default_factory=dict)
-    reserved: set[int] = field(default_factory=set)  # chunks that other joiners get from donors
-    quick: set[PeerId] = field(default_factory=set)  # those whose last chunk came quickly
-    begun: tuple[float, int] = (0.0, 0)  # when this process began, and the chunks that were here then
-    told: dict[PeerId, int] = field(default_factory=dict)  # who was told of how many of our chunks
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every chunk is here."""
-        return len(self.here) == len(self.hashes)
-
-    def lacks(self, index: int) -> bool:
-        """Whether this chunk has not come."""
-        return 0 <= index < len(self.hashes) and index not in self.here
-
-    def take(self, index: int) -> None:
-        """This chunk has come."""
-        self.here.add(index)
-        self.asked.pop(index, None)
-        self.unasked.pop(index, None)
-
-    def seconds_left(self, now: float) -> float | None:
-        """How long the rest takes, at the pace so far; None while nothing has come."""
-        since, before = self.begun
-        came = len(self.here) - before
-        return (now - since) / came * (len(self.hashes) - len(self.here)) if came else None
-
-    def last_heard(self, donor: PeerId, asked_at: float) -> float:
-        """When `donor` was asked, or sent its last chunk, if later: chunks queue behind each other on its link."""
-        return max(asked_at, self.heard.get(donor, asked_at))
-
-    def drop(self, donor: PeerId) -> None:
-        """Ask `donor` for nothing more; of another joiner, until it tells us again what it has."""
-        self.donors = [peer for peer in self.donors if peer != donor]
-        self.fellows.pop(donor, None)
-        self.unasked |= dict.fromkeys(index for index, asked in self.asked.items() if asked[0] == donor)
-        self.asked = {index: asked for index, asked in self.asked.items() if asked[0] != donor}
-
-    def sort(self, now: float, me: PeerId, patience: float) -> None:
-        """Put what is still to be asked for into the order in which donors are asked for it.
-
-        First our share, then what other joiners have; what is in their shares and on its way to them is not asked for,
-        while they get on, and about as fast as we do. Each begins in another place, so that those who have not met yet
-        ask for other chunks.
-        """
-        moving = [peer for peer, each in self.fellows.items() if now - each.moved <= patience]
-        owners = sorted([me, *(peer for peer in moving if self.fellows[peer].keeps_up)])
-        seen = set[int]().union(*(each.has for each in self.fellows.values()))
-        size, count, rank = len(self.hashes), len(owners), owners.index(me)
-        begin = int.from_bytes(content_hash(me.encode())[:8], "big") % size
-        self.reserved = {index for index in self.unasked if index % count != rank and index not in seen}
-
-        def place(index: int) -> tuple[bool, bool, int]:
-            return index in self.reserved, index in seen, (index - begin) % size
-
-        self.unasked = dict.fromkeys(sorted(self.unasked, key=place))
-
-    def from_donor(self, most: int) -> list[int]:
-        """What to ask a donor for next; the reserved ones come last."""
-        return [index for index in islice(self.unasked, most) if index not in self.reserved]
-
-    def from_fellow(self, fellow: PeerId, most: int) -> list[int]:
-        """What to ask another joiner for next: the last that we would ask donors for."""
-        spare, found = self.fellows[fellow].spare, list[int]()
-        while spare and len(found) < most:
-            if (index := spare.pop()) in self.unasked:
-                found.append(index)
-        return found
 
 
 class Transfer:
@@ -182,6 +90,7 @@ class Transfer:
         self._heard_at = 0.0
         self._patience = PATIENCE
         self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
+        self._strange: dict[PeerId, Digest] = {}  # whose offers are of no use to us while they have this history
         self._tries = 0
         self._token = 0
         self._leases_watched = self._is_telling = False
@@ -211,6 +120,7 @@ class Transfer:
         if not self._candidates():
             return []
         self.active, self._download, self._patience, self._least = True, None, PATIENCE, 0
+        self._strange.clear()
         self._token += 1
         self._is_telling = False
         return [*self._ask(now), self._wake("look")]
@@ -219,6 +129,7 @@ class Transfer:
         """The same, whatever was being downloaded, here or from us: that is of use no more."""
         self.donor.forget()
         self._liars.clear()  # what they offered was of another branch
+        self._strange.clear()
         self.active, self._download, self._unchecked = False, None, None
         self._room.drop()
         return self.start(now, beyond)
@@ -262,7 +173,8 @@ class Transfer:
         if self._download is None:
             late = self._begin_anew(now) if now - self._heard_at > self._patience else []
             return [self._wake("look"), *self.log_read(now), *late]
-        return [self._wake("look"), *self._replace_silent(now, self._download)]
+        kept = self._keep_leases(now, self._download)
+        return [self._wake("look"), *kept, *self._replace_silent(now, self._download)]
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         """Take any message of state transfer."""
@@ -275,8 +187,9 @@ class Transfer:
                 return self._receive_offer(now, sender, message)
             case StateChunk() if self._download is not None:
                 return self._receive_chunk(now, sender, message, self._download)
-            case HaveChunks() if self._download is not None:
-                return self._receive_news(now, sender, message, self._download)
+            case HaveChunks():
+                self.donor.renew(now, sender, message.round)
+                return self._receive_news(now, sender, message, self._download) if self._download is not None else []
         return []
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -293,12 +206,15 @@ class Transfer:
     def _candidates(self) -> list[PeerId]:
         """Members that may have a version for us, most advanced first. If all of them have lied, all may try again.
 
-        A member at round 0 without a root has none: it waits for the run's origin itself.
+        A member at round 0 without a root has none: it waits for the run's origin itself. Nor has one for us who is on
+        another branch of the log, as far as that shows in its history.
         """
 
         def round_of(peer: PeerId) -> int:
             status = self._view.status(peer)
-            return status.round if status is not None and (status.round or status.root != NO_DIGEST) else -1
+            if status is None or not (status.round or status.root != NO_DIGEST) or self._is_strange(peer, status):
+                return -1
+            return status.round
 
         ahead = [peer for peer in self._view.alive() if self._is_useful(round_of(peer)) or self._is_newest(peer)]
         if all(peer in self._liars for peer in ahead):
@@ -306,6 +222,20 @@ class Transfer:
         honest = [peer for peer in ahead if peer not in self._liars]
         near = without_relay(self._me, honest, self._view)
         return sorted(near, key=lambda peer: (-round_of(peer), peer))[:MAX_DONORS]
+
+    def _is_strange(self, peer: PeerId, status: RunStatus) -> bool:
+        """Whether it stands elsewhere than our log, or did when it last made us an offer.
+
+        Not who stands on a result that was undone: that has the state before it.
+        """
+        known, before = (self._certified.history(round) for round in (status.round, status.round - 1))
+        is_elsewhere = known not in (None, before, status.history)
+        return is_elsewhere or self._strange.get(peer) == status.history
+
+    def _is_surely_ours(self, peer: PeerId, round: int) -> bool:
+        """Whether what it holds of `round` is of the branch that we are on, if it is right."""
+        status = self._view.status(peer)
+        return status is not None and status.round >= round and self._certified.history(status.round) == status.history
 
     def _is_useful(self, round: int) -> bool:
         """Whether a donor whose last round is `round` has a certified version for us."""
@@ -327,6 +257,8 @@ class Transfer:
         if certified is None and self._is_vouched(message.round, root):
             certified = root
         if certified is not None and certified != root:
+            if not self._is_surely_ours(sender, message.round):
+                return self._leave_alone(now, sender)
             return self._blame(sender, f"offers a state of round {message.round} that no certificate names")
         effects: list[Effect] = []
         if self._download is None:
@@ -347,11 +279,21 @@ class Transfer:
             self._download.donors.append(sender)
         return effects + self._ask_chunks(now, self._download)
 
+    def _leave_alone(self, now: float, peer: PeerId) -> list[Effect]:
+        """`peer` may be on another branch, where that state is right: others are asked, until it stands elsewhere."""
+        status = self._view.status(peer)
+        if status is None or self._strange.get(peer) == status.history:
+            return []
+        self._strange[peer] = status.history
+        return self._ask(now) if self._download is None else []
+
     def _begin(self, now: float, offer: StateIs, root: Digest) -> Download:
         """Of a version that was begun before, also by an earlier process, only what is missing is asked for."""
         here = self._room.begin(offer.round, offer.layout, offer.chunks)
         missing = dict.fromkeys(index for index in range(len(offer.chunks)) if index not in here)
-        return Download(self._certified.base(offer.round, root), offer.chunks, here, missing, begun=(now, len(here)))
+        return Download(
+            self._certified.base(offer.round, root), offer.chunks, here, missing, begun=(now, len(here)), renewed=now
+        )
 
     def _receive_chunk(self, now: float, sender: PeerId, message: StateChunk, download: Download) -> list[Effect]:
         asked = download.asked.get(message.index)
@@ -368,13 +310,17 @@ class Transfer:
             return [*blame, *self._ask_chunks(now, download)]
         if asked is not None and is_asked:
             self._learn(now, sender, now - download.last_heard(sender, asked[1]), download)
+        elif (since := download.owing.pop(sender, None)) is not None:
+            self._learn(now, sender, now - since, download)
+            download.donors.append(sender)
         download.take(message.index)
         self._room.put(message.index, message.payload)
         return self._tell(download) if download.is_complete else self._ask_chunks(now, download)
 
     def _learn(self, now: float, sender: PeerId, took: float, download: Download) -> None:
         download.heard[sender] = now
-        if sender in download.donors:
+        download.learn(took)
+        if sender not in download.fellows:
             self._patience = max(self._patience, min(MOST_PATIENCE, SLACK * took))
         if took < QUICK:
             download.quick.add(sender)
@@ -384,6 +330,8 @@ class Transfer:
     def _blame(self, peer: PeerId, reason: str) -> list[Effect]:
         if peer not in self._liars:
             self._liars.append(peer)
+        if self._download is not None:
+            self._download.owing.pop(peer, None)
         return [Tell(Blamed(peer, reason))]
 
     def _ask_chunks(self, now: float, download: Download) -> list[Effect]:
@@ -394,6 +342,7 @@ class Transfer:
             window = SHARED_WINDOW if is_donor and download.fellows else WINDOW
             window = window if peer in download.quick else 1
             free = window - sum(asked[0] == peer for asked in download.asked.values())
+            free = min(free, download.most - len(download.asked))
             if free <= 0:
                 continue
             for index in download.from_donor(free) if is_donor else download.from_fellow(peer, free):
@@ -415,8 +364,12 @@ class Transfer:
         """Tell them what has come since we did so last."""
         news = [peer for peer in self._fellows(download) if download.told.get(peer) != len(download.here)]
         download.told |= dict.fromkeys(news, len(download.here))
-        base, bits = download.base, bits_of(download.here, len(download.hashes))
-        return [Send(peer, HaveChunks(self._part, base.round, base.root, bits)) for peer in news]
+        have = self._what_is_here(download)
+        return [Send(peer, have) for peer in news]
+
+    def _what_is_here(self, download: Download) -> HaveChunks:
+        bits = bits_of(download.here, len(download.hashes))
+        return HaveChunks(self._part, download.base.round, download.base.root, bits)
 
     def _begin_to_tell(self, now: float, download: Download) -> list[Effect]:
         again = [] if self._is_telling else [self._wake("tell", TELLING)]
@@ -459,12 +412,25 @@ class Transfer:
 
     def _replace_silent(self, now: float, download: Download) -> list[Effect]:
         """Ask others for the chunks of silent donors; begin anew if no donor is left."""
-        late = [donor for donor, at in download.asked.values() if now - download.last_heard(donor, at) > self._patience]
-        for donor in dict.fromkeys(late):
-            download.drop(donor)
+        is_first, patience = download.quickest is None, self._patience
+        if is_first:
+            download.most = 2 if now - download.begun[0] > patience else 1  # perhaps this one donor is silent
+            patience = max(patience, FIRST_PATIENCE)
+        for donor, at in list(download.asked.values()):
+            if now - download.last_heard(donor, at) > patience or not self._view.is_alive(donor):
+                download.give_up(donor)
         if download.donors or download.is_complete:
             return self._ask_chunks(now, download)
+        self._patience = patience
         return self._begin_anew(now)
+
+    def _keep_leases(self, now: float, download: Download) -> list[Effect]:
+        """Have the donors keep the version, also those that are asked for nothing for a while."""
+        if now - download.renewed < RENEWING:
+            return []
+        download.renewed = now
+        have = self._what_is_here(download)
+        return [Send(peer, have) for peer in dict.fromkeys([*download.donors, *download.owing])]
 
     def _begin_anew(self, now: float) -> list[Effect]:
         """Begin anew, as nobody answers in time. Perhaps all links are slow, so the next try waits longer."""
@@ -479,18 +445,3 @@ class Transfer:
 
     def _wake(self, name: str, after: float = PATIENCE / 3) -> Wake:
         return Wake(after, Timer("transfer", name, self._token, str(self._part)))
-
-
-def bits_of(chunks: Iterable[int], count: int) -> bytes:
-    """A bit for each of `count` chunks, as in HaveChunks."""
-    bits = bytearray((count + 7) // 8)
-    for index in chunks:
-        bits[index >> 3] |= 1 << (index & 7)
-    return bytes(bits)
-
-
-def set_of(bits: bytes, count: int, sender: PeerId) -> set[int]:
-    """The chunks whose bits are set; RemoteError if there are not as many bits as chunks."""
-    if len(bits) != (count + 7) // 8:
-        raise RemoteError(f"says of {8 * len(bits)} chunks which it has, of a state of {count}", sender)
-    return {index for index in range(count) if bits[index >> 3] >> (index & 7) & 1}

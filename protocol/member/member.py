@@ -33,7 +33,7 @@ from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerUp, StatusChanged
-from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
+from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, GetTable, Give
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import TRANSFER_MESSAGES, StateChunk
 
@@ -63,9 +63,11 @@ class Member(Presence):
         self._origin = facts.origin
         self._has_switched = False  # to another branch, whose state is not here
         self._installing: int | None = None  # the round after which the state is that is being installed
+        self._replays = base is not None and base.round > facts.origin.round  # whether we may apply results since then
         self._policy = facts.policy
         self.certified = past.certified
         self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
+        self.rounds.shelf.leases = self.transfer.donor
 
     # -- commands -----------------------------------------------------------------------------------------------
 
@@ -79,7 +81,7 @@ class Member(Presence):
 
     def opened(self, now: float, base: Base) -> list[Effect]:
         """The state that we were told of is installed, unless we have left the branch that it is of meanwhile."""
-        self._installing = None
+        self._installing, self._replays = None, True
         if self.certified.history(base.round) not in (None, base.history):
             return []
         return self._digest(now, self.rounds.open(now, base))
@@ -146,6 +148,8 @@ class Member(Presence):
             raise RemoteError(f"names part {message.part} of a run that has only part {PART}", sender)
         if isinstance(message, TRANSFER_MESSAGES):
             return self.transfer.receive(now, sender, message)
+        if isinstance(message, GetTable | Give) and message.round < self.rounds.state.round:
+            self.transfer.donor.renew(now, sender, message.round)  # it has the state, and needs what came after it
         return self.rounds.receive(now, sender, message)
 
     def _fire(self, now: float, timer: Timer) -> list[Effect]:
@@ -159,7 +163,7 @@ class Member(Presence):
                 return self._catch_up(now, round)
             case told.Committed(decision=decision):
                 self.transfer.passed(decision.round)
-                self.rounds.shelf.keep_after = self.transfer.donor.oldest_lease()
+                self._replays = self._replays and decision.round < self.rounds.state.round
             case EntryDecided(entry, _, register):
                 self.certified.read(body_of(entry.body), register)
                 return [*self._tell_rounds(now, event), *self.transfer.log_read(now)]
@@ -201,9 +205,15 @@ class Member(Presence):
         return self.transfer.start(now, beyond=self._origin.round - 1)
 
     def _catch_up(self, now: float, round: int) -> list[Effect]:
-        """Get a later state; or, if `round` is our own and our state is doubted, that before it, to do it again."""
+        """Get a later state; or, if `round` is our own and our state is doubted, that before it, to do it again.
+
+        After a start or a download, only if the results since do not come: the others have them on their disks for a
+        while, our donors keep them for us, and on a slow line a download would take their place.
+        """
         base = self.rounds.base
         if base is None:  # also while a state is being installed
+            return []
+        if round > base.round + 1 and self._replays and self.rounds.is_next_coming(now):
             return []
         return self.transfer.start(now, beyond=base.round if round > base.round + 1 else base.round - 2)
 

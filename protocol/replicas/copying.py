@@ -10,7 +10,8 @@ Rules: nobody certifies a replica but its donor: all of it comes from one, and i
 whose round is far from where most stand. Every chunk is checked by hash, and for numbers with which nobody could go on,
 as a donor may sign anything; who sends a wrong one is named, and another is asked. A silent donor is reminded once, as
 words may be lost, and replaced after a while, longer each time: perhaps all links are slow. Whose answer was of no use
-is left alone for as long, others first.
+is left alone for as long, others first. What has come goes to its place at once, and to our disk: who is killed, and is
+back before its donor lets that replica go, gets the rest. What came from one donor is of no use with another.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import PayloadError, RemoteError
 from shoal.protocol.base.ids import PeerId, content_hash
 from shoal.protocol.base.signing import Signer, check_signature, signed
-from shoal.protocol.base.wire import MAX_INT, Payload
-from shoal.protocol.catchup.donor import Donor, Store, state_root
+from shoal.protocol.base.wire import MAX_INT
+from shoal.protocol.catchup.donor import Donor, Room, state_root
 from shoal.protocol.catchup.transfer import MOST_PATIENCE, PATIENCE, WINDOW
 from shoal.protocol.member.facts import PART
 from shoal.protocol.membership.view import View, fastest, without_relay
@@ -44,28 +45,35 @@ class Copy:
     """A replica in the making."""
 
     offer: ReplicaIs
-    payloads: dict[int, Payload] = field(default_factory=dict)
+    here: set[int]  # chunks that have come
+    begun: tuple[float, int]  # when, and how many were here then
     asked: dict[int, None] = field(default_factory=dict)
 
     def next(self) -> list[int]:
         """Chunks to ask for now."""
-        open = (each for each in range(len(self.offer.chunks)) if each not in self.payloads and each not in self.asked)
+        open = (each for each in range(len(self.offer.chunks)) if each not in self.here and each not in self.asked)
         return list(islice(open, WINDOW - len(self.asked)))
 
     @property
     def is_complete(self) -> bool:
         """Whether every chunk is here."""
-        return len(self.payloads) == len(self.offer.chunks)
+        return len(self.here) == len(self.offer.chunks)
+
+    def seconds_left(self, now: float) -> float | None:
+        """How long the rest takes, at the pace so far; None while nothing has come."""
+        since, before = self.begun
+        came = len(self.here) - before
+        return (now - since) / came * (len(self.offer.chunks) - len(self.here)) if came else None
 
 
 class Copying:
     """Both sides of it, at one member."""
 
-    def __init__(self, me: PeerId, facts: ReplicaFacts, view: View, store: Store, signer: Signer) -> None:
+    def __init__(self, me: PeerId, facts: ReplicaFacts, view: View, room: Room, signer: Signer) -> None:
         self._me = me
         self._facts = facts
         self._view = view
-        self._store = store
+        self._room = room
         self._signer = signer
         self._source: PeerId | None = None
         self._copy: Copy | None = None
@@ -78,7 +86,7 @@ class Copying:
         self._token = 0
         self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
         self._leases_watched = False
-        self.donor = Donor(PART, lambda round, root: True, store)
+        self.donor = Donor(PART, lambda round, root: True, room)
         self.active = False
 
     def __repr__(self) -> str:
@@ -86,7 +94,11 @@ class Copying:
 
     def progress(self) -> tuple[int, int]:
         """(chunks here, chunks in all) of the replica that is being copied."""
-        return (len(self._copy.payloads), len(self._copy.offer.chunks)) if self._copy is not None else (0, 0)
+        return (len(self._copy.here), len(self._copy.offer.chunks)) if self._copy is not None else (0, 0)
+
+    def seconds_left(self, now: float) -> float | None:
+        """How long the replica that is being copied still takes; None if that is not known."""
+        return self._copy.seconds_left(now) if self._copy is not None else None
 
     # -- joiner ---------------------------------------------------------------------------------------------
 
@@ -101,17 +113,20 @@ class Copying:
 
     def stop(self) -> None:
         """There is no need any more."""
-        self.active, self._copy, self._source = False, None, None
+        self._end()
+        self._room.drop()
 
     def take(self) -> ReplicaReceived | None:
-        """The replica, once it is complete; it is handed out once."""
+        """That the replica is complete, in the room for it, once it is; this is said once."""
         copy = self._copy
         if copy is None or not copy.is_complete:
             return None
-        self.stop()
+        self._end()
         offer = copy.offer
-        payloads = tuple(copy.payloads[index] for index in range(len(offer.chunks)))
-        return ReplicaReceived(offer.round, payloads, state_root(offer.layout, offer.chunks), offer.peer)
+        return ReplicaReceived(offer.round, state_root(offer.layout, offer.chunks), offer.peer)
+
+    def _end(self) -> None:
+        self.active, self._copy, self._source = False, None, None
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """Look after a silent donor, or after leases that run out."""
@@ -197,7 +212,8 @@ class Copying:
             return self._accuse(now, sender, f"offers a replica of round {offer.round}, beyond the last, {facts.limit}")
         if offer.round < self._least or not self._is_near(offer.round):
             return self._do_without(now, sender)
-        self._heard_at, self._copy = now, Copy(offer)
+        here = self._room.begin(offer.round, offer.layout, offer.chunks)
+        self._heard_at, self._copy = now, Copy(offer, here, (now, len(here)))
         return self._ask_chunks(sender, self._copy)
 
     def _receive_chunk(self, now: float, sender: PeerId, message: StateChunk, copy: Copy) -> list[Effect]:
@@ -212,7 +228,8 @@ class Copying:
         except PayloadError as error:
             return self._accuse(now, sender, f"has signed a bad chunk {message.index} of a replica: {error.reason}")
         del copy.asked[message.index]
-        copy.payloads[message.index] = message.payload
+        copy.here.add(message.index)
+        self._room.put(message.index, message.payload)
         self._heard_at, self._was_reminded = now, False
         return self._ask_chunks(sender, copy)
 
@@ -230,10 +247,10 @@ class Copying:
 
     def _offer(self, now: float, sender: PeerId, message: GetReplica) -> list[Effect]:
         round = self.donor.lease(now, sender, range(message.least, MAX_INT))
-        if round is None:
+        described = self._room.describe(round) if round is not None else None
+        if round is None or described is None:
             return []
-        layout, chunks = self._store.describe(round)
-        offer = signed(ReplicaIs(self._me, round, layout, chunks, b""), self._signer)
+        offer = signed(ReplicaIs(self._me, round, *described, b""), self._signer)
         return [Send(sender, offer), *self._watch_leases()]
 
     def _watch_leases(self) -> list[Effect]:

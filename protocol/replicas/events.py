@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from shoal.protocol.base.effects import Event
 from shoal.protocol.base.ids import Digest, PeerId
-from shoal.protocol.base.wire import Payload
 from shoal.protocol.replicas.pair import Exchanged as Exchanged
 
 
@@ -37,9 +36,8 @@ class Lapsed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReceived(Event):
-    """A copy of the replica that `donor` signed is here: install it, then say `opened`."""
+    """A copy of the replica that `donor` signed is in the room for it: install it, then say `opened`."""
 
     round: int
-    payloads: tuple[Payload, ...]
     root: Digest
     donor: PeerId

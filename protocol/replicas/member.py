@@ -30,7 +30,7 @@ from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
-from shoal.protocol.catchup.donor import Store
+from shoal.protocol.catchup.donor import Room
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
 from shoal.protocol.log.register import Rules, state_of
 from shoal.protocol.member.facts import PART
@@ -73,12 +73,12 @@ class ReplicaMember(Presence):
         base: Base | None,
         signer: Signer,
         reducer: Callable[[int], Reducer],
-        store: Store,
+        room: Room,
         rng: random.Random,
         *,
         trains: bool = True,
     ) -> None:
-        """`base` is the replica that is here, and in `store`; None: none is. `trains`: whether it is to change.
+        """`base` is the replica that is here, and in `room`; None: none is. `trains`: whether it is to change.
 
         `reducer` opens that of the last round.
         """
@@ -106,7 +106,7 @@ class ReplicaMember(Presence):
                 lambda: self.log.register.number,
             )
         )
-        self.copying = Copying(me, facts, self._counted, store, signer)
+        self.copying = Copying(me, facts, self._counted, room, signer)
         self._is_installing = self._is_fresh = False
         self._ready: int | None = None  # the round that what was submitted last builds on
         self._seen: dict[PeerId, Seen] = {}  # the members that have a replica
@@ -226,7 +226,7 @@ class ReplicaMember(Presence):
 
     def seconds_left(self, now: float) -> float | None:
         """See Presence."""
-        return None
+        return self.copying.seconds_left(now)
 
     def history_after(self, round: int) -> Digest:
         """See Presence."""

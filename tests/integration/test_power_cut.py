@@ -31,7 +31,7 @@ def cut(lasting: Lasting) -> int:
     found = {slot: _found(slot) for slot in slots}
     newest = max(each.newest for each in found.values())
     for slot, each in found.items():
-        place = min((place for round, place in each.records if round == newest), default=each.end)
+        place = min((place.begin for place in each.records if place.round == newest), default=each.end)
         with slot.open("r+b") as file:
             file.truncate(place)
     for node in lasting.nodes:

@@ -155,6 +155,8 @@ def become_one(
     soon(world, lambda: all(node.round >= goal for node in world.nodes()), patience, "rounds do not go on")
     soon(world, lambda: set(register(world).voters) == set(names), patience, "not all vote again")
     check_tokens(world, oracle)
+    if blamed := [(node.me, each) for node in world.nodes() for each in node.blamed]:
+        raise Violation("Fair blame", f"an honest peer is blamed: {blamed[0]}")
     return took
 
 

@@ -38,7 +38,7 @@ from tests.simulation.node import Node
 from tests.simulation.promises import Violation
 from tests.simulation.signing import FakeSigner
 from tests.simulation.swarm import peers_named
-from tests.simulation.versions import LAYOUT, Versions, initial_state, root_of
+from tests.simulation.versions import LAYOUT, Versions, root_of
 from tests.simulation.world import World
 
 HISTORY = digest("history of a simulated run of replicas")
@@ -166,8 +166,8 @@ class Replica(Node):
         self.life = life
         holds = me not in shape.joiners and life == 0
         self.standing = 0 if holds else -1
-        self.state = initial_state(STATE_CHUNKS)
-        self.store = Versions({0: list(self.state)} if holds else {})
+        self.state = [b"initial %d" % chunk for chunk in range(STATE_CHUNKS)]
+        self.store = Versions({0: list(self.state)} if holds else {}, disk=disk.setdefault("download", {}))
         policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, (shape.chunks,), slack=shape.slack)
         origin = Base(0, 0, HISTORY, root_of(self.state))
         run = RunFacts(
@@ -350,11 +350,12 @@ class Replica(Node):
 
     def _install(self, event: ReplicaReceived) -> list[Effect]:
         self._oracle.copies.append((self.me, event))
-        if (root := root_of([bytes(each) for each in event.payloads])) != event.root:
+        copied = self.store.take()
+        if (root := root_of(copied)) != event.root:
             raise Violation("Whole or nothing", f"{self.me} copied a replica that is not what its donor signed")
         if root not in self._oracle.replicas[event.donor, event.round]:
             raise Violation("Whole or nothing", f"{self.me} copied what {event.donor} never was at {event.round}")
-        self.state, self.standing = [bytes(each) for each in event.payloads], event.round
+        self.state, self.standing = copied, event.round
         self.store.add(event.round, list(self.state))
         self._training_for, self._outcome, self._is_fresh = -1, None, True
         self._token += 1

@@ -28,7 +28,7 @@ from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.member import Member
 from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Parted
-from shoal.protocol.messages.averaging import Contribution
+from shoal.protocol.messages.averaging import Contribution, Mean
 from shoal.protocol.messages.log import Shortcut
 from shoal.protocol.messages.transfer import StateChunk
 from tests.simulation.facts import FactReducer
@@ -118,6 +118,7 @@ class Peer(Node):
         held = {self._base.round: list(self.state)} if base is not None else {}
         self.store = Versions(held, disk=disk.setdefault("download", {}))
         self.member = Member(me, (), facts, past, base, signer, lambda _: FactReducer(), self.store, rng)
+        self.member.rounds.shelf.archive = self
         self._residual = [0.0] * self._size
         self._offered = [0.0] * self._size
         self._submitted: tuple[int, list[bytes]] = (0, [])  # a round, and what we contribute to its chunks
@@ -223,10 +224,17 @@ class Peer(Node):
     def payload_of(self, message: Message) -> Payload:
         if isinstance(message, StateChunk):
             return self.store.chunk(message.round, message.index)
+        if isinstance(message, Mean):
+            written = [each for each in self._disk["means"] if isinstance(each, Mean) and each.made == message.made]
+            return next(each.payload for each in written if (each.round, each.chunk) == (message.round, message.chunk))
         round, payloads = self._submitted
         assert isinstance(message, Contribution)
         assert message.round == round
         return payloads[message.chunk]
+
+    def holds(self, round: int) -> bool:
+        """Whether the means of a round that was decided are on our disk."""
+        return any(each.round <= round for each in self._disk.get("means", []))
 
     def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         self.member.left(now, to, message, sent)

@@ -9,13 +9,15 @@ import pytest
 from shoal.protocol.averaging.shelf import KEPT_ROUNDS, Decision
 from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.ids import Digest, PeerId, content_hash
-from shoal.protocol.catchup.transfer import Download, StateReceived
+from shoal.protocol.catchup.download import Download
+from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle
 from tests.simulation.seeds import seeds
-from tests.simulation.swarm import Peer, Shape, peers_named
+from tests.simulation.swarm import SNAPSHOT, Peer, Shape, peers_named
+from tests.simulation.uplink import PAYLOAD
 from tests.simulation.versions import root_of
 from tests.simulation.world import World
 
@@ -78,6 +80,40 @@ def test_a_newcomer_gets_the_state_and_is_in_the_next_round(seed: int) -> None:
     assert not world.errors
 
 
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_the_results_that_were_made_during_a_download_are_there_at_its_end(seed: int) -> None:
+    """The first of them is decided before anybody has fetched of it; else the whole state is downloaded once more."""
+    world, oracle = build(seed, 4, LAN, Shape(cycle=(2,) * 20, start_members=4), newcomers=1)
+    world.run_until(_all_at(world, KEPT_ROUNDS + 4), within=120.0)
+    for donor in peers_named(4):
+        world.network.set_detour(LATE, donor, 10 * PAYLOAD / 8.0)  # 8 s for the quarter of each
+    world.start(LATE)
+    received = _received(world, LATE)
+    before = oracle.newest
+    world.run_until(lambda: bool(received), within=60.0)
+    assert oracle.newest >= before + 3
+    assert received[0].base.round <= before
+    world.run_until(_all_at(world, oracle.newest + 2), within=60.0)
+    assert len(received) == 1
+    assert not world.errors
+
+
+def test_one_gets_there_for_whom_many_small_results_are_kept() -> None:
+    """Results of fragments are small beside the state: what carries them takes some fifty rounds for the state."""
+    world, oracle = build(3, 4, LAN, Shape(cycle=(4,) * 60, start_members=4), newcomers=1)
+    world.run_until(_all_at(world, KEPT_ROUNDS + 4), within=120.0)
+    for donor in peers_named(4):
+        world.network.set_detour(LATE, donor, 60 * PAYLOAD / 70.0)
+    world.start(LATE)
+    received = _received(world, LATE)
+    before = oracle.newest
+    world.run_until(lambda: bool(received), within=300.0)
+    assert oracle.newest >= before + 35
+    world.run_until(lambda: world.node(LATE).round >= oracle.newest - 1, within=300.0)
+    assert len(received) == 1
+    assert not world.errors
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_rounds_may_be_shorter_than_the_way_of_a_question(seed: int) -> None:
     """Whatever a newcomer is told is out of date when it comes, and it gets the state all the same."""
@@ -110,6 +146,25 @@ def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
     goal = oracle.newest + 4
     world.run_until(_all_at(world, goal), within=60.0)
     assert len(oracle.decisions[goal].roster) == 4
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(2, 10))
+@pytest.mark.parametrize("away", [4.0, 8.0])
+def test_who_was_away_for_some_rounds_gets_their_results_and_no_state(seed: int, away: float) -> None:
+    """The others hold the last one in memory, and those before it on their disks."""
+    world, oracle = build(seed, 4, LAN, Shape(chunks=6, start_members=1))
+    names = peers_named(4)
+    goal = 3 * SNAPSHOT + seed % SNAPSHOT
+    world.run_until(_all_at(world, goal), within=120.0)
+    world.kill(names[seed % 4])
+    world.run(away)
+    newest, snapshot = oracle.newest, SNAPSHOT * (oracle.newest // SNAPSHOT)
+    assert newest >= goal + 2
+    world.start(names[seed % 4])
+    received, before = _received(world, names[seed % 4]), world.node(names[seed % 4]).round
+    world.run_until(_all_at(world, newest + 2), within=60.0)
+    assert not received or before < snapshot, "the others have forgotten what was before their last snapshots"
     assert not world.errors
 
 

@@ -17,7 +17,7 @@ from shoal.protocol.catchup.transfer import Transfer
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import HaveChunks, StateChunk
 from tests.simulation.versions import Versions, root_of
-from tests.unit.transfer_kit import VERSION, certified_by_root
+from tests.unit.transfer_kit import VERSION, certified_by_root, history_after
 
 CHUNKS = 200
 STATE = [b"chunk %d" % index for index in range(CHUNKS)]
@@ -42,7 +42,9 @@ class Town:
         self.dead: set[PeerId] = set()
         self.liars: set[PeerId] = set()
         self.meet_at = 0.0  # when joiners learn of each other
+        self.commit_every: float | None = None  # seconds after which donors keep the version only if it is pinned
         self.down: dict[PeerId, float] = {}  # seconds for a chunk on a slow way in
+        self.up = SLOW  # seconds for a chunk on the donors' ways out
         self._busy_down: dict[PeerId, float] = {}
         self._busy = dict.fromkeys(self.all, 0.0)
         self._inputs: list[tuple[float, int, PeerId, PeerId | None, Message | Timer]] = []
@@ -71,7 +73,10 @@ class Town:
             self._step()
 
     def _step(self) -> None:
+        before = self.now
         self.now, _, peer, sender, what = heapq.heappop(self._inputs)
+        if self.commit_every is not None and before // self.commit_every < self.now // self.commit_every:
+            self._commit()
         if peer in self.dead:
             return
         core = self.cores[peer]
@@ -86,6 +91,11 @@ class Town:
             self.done[peer] = self.now
             assert self.rooms[peer].take() == STATE
             self.rooms[peer].add(VERSION, STATE)
+
+    def _commit(self) -> None:
+        for donor in self.donors:
+            if VERSION not in self.rooms[donor].pinned:
+                self.rooms[donor].states.clear()
 
     def _carry_out(self, peer: PeerId, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -106,7 +116,7 @@ class Town:
         if peer in self.liars:
             payload = b"a lie"
         self.served[peer] += 1
-        self._busy[peer] = max(self._busy[peer], self.now) + (SLOW if peer in self.donors else FAST)
+        self._busy[peer] = max(self._busy[peer], self.now) + (self.up if peer in self.donors else FAST)
         self.cores[peer].donor.payload_done(to, message)
         at = self._busy[peer] + DELAY
         if to in self.down:
@@ -133,7 +143,8 @@ class _Eyes:
     def status(self, peer: PeerId) -> RunStatus | None:
         has = peer in self._town.donors or peer in self._town.done
         round, phase = (VERSION + 1, "training") if has else (0, "syncing")
-        return RunStatus(round, NO_DIGEST, NO_DIGEST, phase, 0, 0, None, True, 0, 0, "public")
+        history = history_after(round) if has else NO_DIGEST
+        return RunStatus(round, history, NO_DIGEST, phase, 0, 0, None, True, 0, 0, "public")
 
 
 def test_one_takes_what_the_donors_lines_allow() -> None:
@@ -206,6 +217,28 @@ def test_one_with_a_slow_line_gets_there_and_fetches_hardly_anything_twice(secon
     town.run([joiner])
     assert town.now <= 1.1 * CHUNKS * seconds
     assert sum(town.served.values()) <= 1.1 * CHUNKS
+
+
+@pytest.mark.parametrize("seconds", [0.5, 8.4, 25.0])
+def test_donors_keep_the_version_for_one_with_a_slow_line(seconds: float) -> None:
+    """From 40 to 0.3 Mbit/s: at 1 Mbit/s a chunk of each of eight donors takes more than a minute."""
+    town = Town(8, 1)
+    town.commit_every = 5.0
+    (joiner,) = town.joiners
+    town.down[joiner] = seconds
+    town.start(joiner)
+    town.run([joiner])
+    assert town.now <= 1.1 * CHUNKS * seconds
+    assert sum(town.served.values()) <= 1.1 * CHUNKS
+
+
+def test_many_slow_donors_fill_a_fast_line() -> None:
+    """Each has an uplink of 1 Mbit/s, so a chunk takes long from each, and they are asked all the same."""
+    town = Town(8, 1)
+    town.up = 8.4
+    town.start(town.joiners[0])
+    town.run(town.joiners)
+    assert town.now <= 1.2 * CHUNKS * town.up / 8
 
 
 @pytest.mark.parametrize("seconds", [0.5, 2.0])

@@ -138,6 +138,32 @@ def test_chunks_that_are_lost_are_asked_for_again_and_the_copy_goes_on() -> None
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_one_that_is_killed_at_half_copies_the_other_half(seed: int) -> None:
+    """It asks the same donor, which holds that replica for it still."""
+    world, _ = swarm(seed)
+    world.start(LATE)
+
+    def kill_at_half(peer: PeerId) -> None:
+        if world.is_alive(LATE) and world.node(LATE).member.progress()[0] >= STATE_CHUNKS // 2:
+            world.kill(LATE)
+
+    world.watchers.append(kill_at_half)
+    world.run_until(lambda: not world.is_alive(LATE), within=20.0)
+    world.watchers.remove(kill_at_half)
+    world.run(4.0)
+    chunks = list[int]()
+
+    def tap(peer: PeerId, effect: Effect) -> None:
+        if peer == LATE and isinstance(effect, Send) and isinstance(effect.message, GetStateChunk):
+            chunks.append(effect.message.index)
+
+    world.taps.append(tap)
+    world.start(LATE)
+    world.run_until(lambda: world.node(LATE).standing >= 0, within=20.0)
+    assert 0 < len(chunks) <= STATE_CHUNKS - STATE_CHUNKS // 2
+
+
 def _lose_first(lost: list[int], serve: Serve, now: float, sender: PeerId, message: GetStateChunk) -> list[Effect]:
     """The first chunk that anybody is to send is lost."""
     if lost:

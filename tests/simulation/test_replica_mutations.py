@@ -28,6 +28,7 @@ from tests.simulation.swarm import peers_named
 from tests.simulation.test_replica_faults import run_seed
 from tests.simulation.test_replicas import all_at
 from tests.simulation.uplink import PAYLOAD
+from tests.simulation.versions import Versions
 from tests.simulation.world import Step
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -114,7 +115,7 @@ def leaps_go_further_than_most(patch: pytest.MonkeyPatch) -> None:
 
 def leases_pin_nothing(patch: pytest.MonkeyPatch) -> None:
     """The donor goes on, and the version that is copied is gone."""
-    patch.setattr(Donor, "_pin", lambda self: None)
+    patch.setattr(Versions, "pin", lambda self, round: True)
 
 
 def leases_never_end(patch: pytest.MonkeyPatch) -> None:

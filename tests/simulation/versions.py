@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from shoal.protocol.base.ids import Digest, content_hash
 from shoal.protocol.base.wire import Payload
 from shoal.protocol.catchup.donor import state_root
+from tests.simulation.uplink import PAYLOAD
 
 LAYOUT = b"simulated"
 
@@ -31,10 +32,16 @@ class Versions:
     disk: dict[Digest, bytes] = field(default_factory=dict)  # chunks that have come
     wanted: tuple[int, tuple[Digest, ...]] | None = None  # the round and the chunks of what is being downloaded
 
+    @property
+    def size(self) -> int:
+        return PAYLOAD * max((len(state) for state in self.states.values()), default=0)
+
     def versions(self) -> list[int]:
         return sorted(self.states)
 
-    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]] | None:
+        if round not in self.states:
+            return None
         return LAYOUT, tuple(content_hash(chunk) for chunk in self.states[round])
 
     def chunk(self, round: int, index: int) -> bytes:
@@ -43,8 +50,13 @@ class Versions:
         hashes = self.wanted[1] if self.wanted is not None and self.wanted[0] == round else ()
         return self.disk.get(hashes[index], b"") if hashes else b""
 
-    def pin(self, rounds: Sequence[int]) -> None:
-        self.pinned = tuple(rounds)
+    def pin(self, round: int) -> bool:
+        if round in self.states and round not in self.pinned:
+            self.pinned = (*self.pinned, round)
+        return round in self.states
+
+    def unpin_all_but(self, rounds: Sequence[int]) -> None:
+        self.pinned = tuple(round for round in self.pinned if round in rounds)
 
     def begin(self, round: int, layout: bytes, hashes: Sequence[Digest]) -> set[int]:
         self.wanted = round, tuple(hashes)

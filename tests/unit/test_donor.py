@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.protocol.base.ids import PeerId
-from shoal.protocol.catchup.donor import LEASE, MAX_CHUNK_SECONDS, MAX_LEASES, MAX_VERSIONS, MAX_WAITING, Donor
+from shoal.protocol.catchup.donor import LEASE, MAX_LEASES, MAX_VERSIONS, MAX_WAITING, SLOWEST, Donor
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
 from tests.simulation.versions import Versions
 from tests.unit.rounds_kit import C, refused
@@ -42,9 +42,30 @@ def test_a_donor_pins_for_a_bounded_number_and_a_bounded_time() -> None:
     assert donor.oldest_lease() is None
 
 
+def test_who_says_that_it_is_still_at_it_or_needs_the_results_keeps_its_lease() -> None:
+    """On a slow line a chunk may take longer than a lease, and so may the results that come after the state."""
+    donor, other = make_donor(), PeerId("other")
+    make_offer(donor, C)
+    make_offer(donor, other)
+    for step in range(1, 5):
+        now = step * LEASE / 2
+        donor.renew(now, C, VERSION + step)
+        donor.renew(now, other, VERSION - 1)
+        donor.renew(now, PeerId("stranger"), VERSION)
+        donor.expire(now)
+        assert C in donor._leases
+    assert list(donor._leases) == [C]
+    ends = donor._leases[C].ends
+    while donor.has_leases:
+        assert now <= ends
+        now += LEASE / 2
+        donor.renew(now, C, VERSION)
+        donor.expire(now)
+
+
 def test_a_lease_ends_however_it_is_used_and_others_come_first_then() -> None:
     donor, greedy = make_donor(), PeerId("greedy")
-    ends = LEASE + MAX_CHUNK_SECONDS * len(STATE)
+    ends = LEASE + donor._store.size / SLOWEST
     assert donor.offer(0.0, greedy, GetState(0, 0, 0))
     now = 0.0
     while now < ends:

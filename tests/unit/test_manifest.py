@@ -46,6 +46,12 @@ def test_the_run_id_of_a_fixed_manifest_never_changes() -> None:
     assert Manifest(name="golden").digest.hex() == GOLDEN
 
 
+@pytest.mark.parametrize(("asked", "given"), [(None, 1 << 20), (65_536, 65_536), (8 << 20, 1 << 20)])
+def test_chunks_of_a_state_are_never_too_large_for_a_slow_line(asked: int | None, given: int) -> None:
+    rounds = f"[rounds]\nchunk_bytes = {asked}" if asked else ""
+    assert parse_manifest(f'name = "golden"\n{rounds}').rounds.state_chunk_bytes == given
+
+
 def test_a_pace_of_its_own_is_another_run_and_survives_the_wire() -> None:
     manifest = parse_manifest('name = "golden"\n[rounds]\npace = "steps"')
     assert manifest.digest.hex() != GOLDEN

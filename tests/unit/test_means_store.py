@@ -66,6 +66,33 @@ def test_what_was_written_is_there_after_reopening_and_writing_goes_on(store: Me
     assert again.size == sum(path.stat().st_size for path in slots(tmp_path))
 
 
+def test_a_mean_is_read_again_until_it_is_forgotten(store: MeansStore, tmp_path: Path) -> None:
+    for record in (mean(1), mean(1, 1), table(1), mean(2), table(2)):
+        store.write(record)
+    for each in (mean(1), mean(1, 1), mean(2)):
+        assert store.holds(each.round)
+        assert store.payload(each.round, each.made.hash) == each.payload
+    assert store.payload(1, mean(2).made.hash) is None
+    assert store.payload(3, mean(3).made.hash) is None
+    store.forget(2)
+    assert not store.holds(1)
+    assert store.payload(1, mean(1).made.hash) is None
+    store.write(mean(3))
+    assert store.payload(2, mean(2).made.hash) == mean(2).payload
+    store.forget_all()
+    assert not store.holds(3)
+    assert store.payload(3, mean(3).made.hash) is None
+
+
+def test_bytes_that_are_others_by_now_are_not_read(store: MeansStore, tmp_path: Path) -> None:
+    """A disk may fail, and a slot be written over by another thread."""
+    store.write(mean(1))
+    (slot,) = slots(tmp_path)
+    content = slot.read_bytes()
+    slot.write_bytes(content[:-1] + b"x")
+    assert store.payload(1, mean(1).made.hash) is None
+
+
 def test_where_a_slot_is_missing_no_two_share_a_file(store: MeansStore, tmp_path: Path) -> None:
     for round in (1, 2, 3):
         store.write(mean(round))

@@ -13,10 +13,13 @@ from shoal.node.base.pools import DOWNLOADS
 from shoal.node.manifest.manifest import CodecSpec, Manifest, ModelSpec, OriginSpec, RoundSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.training.models import registry
+from shoal.node.training.state.committed import Snapshot
 from shoal.node.training.state.outer import OuterState, StateStore
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import Digest, content_hash
+from shoal.protocol.base.ids import Digest, PeerId, content_hash
 from shoal.protocol.base.wire import Payload
+from shoal.protocol.catchup.donor import Donor
+from shoal.protocol.messages.transfer import GetState, GetStateChunk
 from shoal.protocol.tensors.compression import CODECS
 
 OUTER_ERROR = {"fp32": 1e-5, "fp16": 0.01, "bf16": 0.1, "int8": 0.1, "fp4": 5.0, "topk": 5.0}
@@ -71,7 +74,9 @@ def served_by(donor: OuterState) -> tuple[bytes, tuple[Digest, ...], list[bytes]
     donor.apply(mean_of(donor, [np.ones(donor.elements, np.float32)], [1]))
     store = StateStore(donor.committed)
     assert store.versions() == [0, 1]
-    layout, hashes = store.describe(1)
+    described = store.describe(1)
+    assert described is not None
+    layout, hashes = described
     chunks = [store.chunk(1, index) for index in range(len(hashes))]
     assert [content_hash(chunk) for chunk in chunks] == list(hashes)
     return layout, hashes, chunks
@@ -186,13 +191,36 @@ def test_a_version_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
 def test_a_pinned_version_outlives_later_commits() -> None:
     state = OuterState(manifest())
     store = StateStore(state.committed)
-    store.pin([0])
+    assert store.pin(0)
     first = store.chunk(0, 0)
     for _ in range(4):
         state.apply(mean_of(state, [np.ones(state.elements, np.float32)], [1]))
     assert store.versions() == [0, 3, 4]
     assert store.chunk(0, 0) == first
-    store.pin([])
+    store.unpin_all_but([])
     state.apply(mean_of(state, [np.ones(state.elements, np.float32)], [1]))
     assert store.versions() == [4, 5]
     assert store.chunk(0, 0) == b"", "it is gone"
+    assert (store.describe(0), store.pin(0)) == (None, False)
+
+
+@pytest.mark.parametrize("calls", range(1, 6))
+def test_a_version_may_go_while_a_joiner_asks_for_it(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread drops the version before the newest, which is what donors offer, when it begins to apply a result."""
+    state = OuterState(manifest())
+    state.apply(mean_of(state, [np.ones(state.elements, np.float32)], [1]))
+    store, left, versions = StateStore(state.committed), calls, state.committed.versions
+
+    def may_go() -> list[Snapshot]:
+        nonlocal left
+        left -= 1
+        found = versions()
+        if left == 0:
+            state.committed._spare_vectors()
+        return found
+
+    monkeypatch.setattr(state.committed, "versions", may_go)
+    donor = Donor(0, lambda round, root: round == 0, store)
+    offered = donor.offer(0.0, PeerId("joiner"), GetState(0, 0, 0))
+    assert bool(offered) == donor.has_leases
+    assert bool(donor.serve(0.0, PeerId("joiner"), GetStateChunk(0, 0, 0)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shoal.node.run.payload_sources import PayloadSources
-from shoal.protocol.base.ids import NO_DIGEST
-from shoal.protocol.messages.averaging import Contribution
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.messages.averaging import Contribution, Made, Mean
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.messages.transfer import StateChunk
 from tests.simulation.versions import Versions
@@ -70,3 +70,27 @@ def test_a_chunk_of_the_state_is_empty_if_its_version_goes_while_it_waits() -> N
     assert late.make() == b"one"
     versions.states.clear()
     assert late.make() == b""
+
+
+class _Disk:
+    """Has one mean, or fails."""
+
+    def __init__(self, held: bytes | None) -> None:
+        self.held, self.fails = held, False
+
+    def payload(self, round: int, hash: Digest) -> bytes | None:
+        if self.fails:
+            raise OSError("no disk")
+        return self.held
+
+
+def test_a_mean_of_an_earlier_round_is_read_when_its_turn_comes_and_not_sent_if_it_is_gone() -> None:
+    disk, mean = _Disk(b"bytes"), Mean(0, 3, 0, Made(NO_DIGEST, b"\x01", 0, PeerId("A"), 1, b""), b"")
+    late = PayloadSources(Versions(), disk).late(mean)
+    assert late.is_wanted()
+    assert late.make() == b"bytes"
+    disk.held = None
+    assert not late.is_wanted()
+    disk.fails = True
+    assert not late.is_wanted()
+    assert not PayloadSources(Versions()).late(mean).is_wanted()

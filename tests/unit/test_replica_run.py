@@ -211,9 +211,14 @@ async def test_a_copied_replica_begins_training_anew(tmp_path: Path) -> None:
     donor.exchanged(1, donor.encoder(vector, 1), sent_by(donor, vector), 0)
     donor.passed(20)
     current = donor.committed.current
-    payloads = tuple(bytes(current.chunk(index)) for index in range(len(current.shape.chunks)))
+    states = bench.run._states
+    assert states.begin(20, current.shape.header, current.chunk_hashes) == set()
+    for index in range(len(current.shape.chunks)):
+        states.put(index, bytes(current.chunk(index)))
     bench.hands_in(1, vector)
-    await bench.run._install(ReplicaReceived(20, payloads, current.root, PARTNER))
+    draft = states.take(20)
+    assert draft is not None
+    await bench.run._install(ReplicaReceived(20, current.root, PARTNER), draft)
     assert bench.run.outer.root == donor.root
     assert bench.told[-1] == ("begin", 20)
     assert bench.run.samples == 5000, "its donor's line is its own"

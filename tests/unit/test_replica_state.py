@@ -153,8 +153,10 @@ def test_a_replica_is_served_and_installed_like_any_state() -> None:
     one.passed(2)
     store = StateStore(one.committed)
     assert store.versions() == [0, 2]
-    store.pin([2])
-    _, hashes = store.describe(2)
+    assert store.pin(2)
+    described = store.describe(2)
+    assert described is not None
+    _, hashes = described
     chunks = [store.chunk(2, index) for index in range(len(hashes))]
     assert [content_hash(each) for each in chunks] == list(hashes)
     third.committed.install(2, chunks, one.root)

@@ -8,12 +8,12 @@ from itertools import pairwise
 from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.effects import Blamed, Effect, Send, Timer
-from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash, digest
 from shoal.protocol.catchup.donor import Donor, state_root
 from shoal.protocol.catchup.transfer import MAX_LIARS, PATIENCE, WINDOW, Transfer
 from shoal.protocol.log.register import founded
 from shoal.protocol.messages.membership import RunStatus
-from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
+from shoal.protocol.messages.transfer import GetState, GetStateChunk, HaveChunks, StateChunk
 from tests.simulation.versions import Versions
 from tests.unit.rounds_kit import BASE, BRANCH, A, B, C, sent, told
 from tests.unit.transfer_kit import (
@@ -24,8 +24,10 @@ from tests.unit.transfer_kit import (
     certified_by,
     certify_next,
     chunk_of,
+    history_after,
     make_donor,
     make_offer,
+    register_after,
 )
 
 
@@ -34,6 +36,8 @@ class _View:
 
     def __init__(self, peers: tuple[PeerId, ...]) -> None:
         self.peers = list(peers)
+        self.rounds = dict[PeerId, int]()
+        self.histories = dict[PeerId, Digest]()
 
     def alive(self) -> list[PeerId]:
         return self.peers
@@ -42,7 +46,9 @@ class _View:
         return peer in self.peers
 
     def status(self, peer: PeerId) -> RunStatus | None:
-        return RunStatus(VERSION + 1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
+        round = self.rounds.get(peer, VERSION + 1)
+        history = self.histories.get(peer, history_after(round))
+        return RunStatus(round, history, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
 
 
 def _joiner(peers: tuple[PeerId, ...] = (A, B)) -> Transfer:
@@ -53,6 +59,11 @@ def room_of(joiner: Transfer) -> Versions:
     """Where its chunks are."""
     assert isinstance(joiner._room, Versions)
     return joiner._room
+
+
+def _view_of(joiner: Transfer) -> _View:
+    assert isinstance(joiner._view, _View)
+    return joiner._view
 
 
 def _started(peers: tuple[PeerId, ...] = (A, B)) -> tuple[Transfer, PeerId, list[Effect]]:
@@ -66,13 +77,15 @@ def test_a_state_comes_from_several_donors_and_is_checked_against_the_log() -> N
     joiner, source, effects = _started()
     other = B if source == A else A
     assert [effect.to for effect in sent(effects, GetState)] == [other]
-    assert len(sent(effects, GetStateChunk)) == 1, "its line may be slow"
-    waiting = sent(effects, GetStateChunk) + sent(joiner.receive(0.3, other, make_offer(make_donor())), GetStateChunk)
-    assert {effect.to for effect in waiting} == {A, B}
+    waiting, asked = sent(effects, GetStateChunk), set[PeerId]()
+    assert len(waiting) == 1, "its line may be slow"
+    assert not sent(joiner.receive(0.3, other, make_offer(make_donor())), GetStateChunk), "and so may ours"
     while waiting:
         ask = waiting.pop(0)
+        asked.add(ask.to)
         waiting += sent(joiner.receive(0.4, ask.to, chunk_of(ask.message.index)), GetStateChunk)  # type: ignore[attr-defined]
         assert len(waiting) <= 2 * WINDOW
+    assert asked == {A, B}
     received = joiner.take()
     assert received is not None
     assert (received.base.round, received.base.root, room_of(joiner).take()) == (VERSION, ROOT, STATE)
@@ -97,6 +110,38 @@ def test_a_state_that_the_log_does_not_name_is_not_downloaded() -> None:
     lie = dataclasses.replace(make_offer(make_donor()), layout=b"another")
     assert [event.peer for event in told(joiner.receive(0.2, ask.to, lie), Blamed)] == [ask.to]
     assert joiner.progress() == (0, 0)
+
+
+def test_who_is_on_another_branch_is_not_asked() -> None:
+    joiner = _joiner()
+    _view_of(joiner).histories[A] = digest("another branch")
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
+    assert ask.to == B
+    assert joiner._candidates() == [B]
+
+
+def test_who_stands_on_a_result_that_was_undone_has_the_state_before_it() -> None:
+    joiner = _joiner()
+    joiner._certified.skip(register_after(VERSION + 1, is_undone=True))
+    assert joiner._certified.history(VERSION + 1) == history_after(VERSION)
+    assert len(joiner._candidates()) == 2, "all stand on the result"
+
+
+def test_who_may_be_on_another_branch_is_not_blamed_and_asked_again_only_when_it_stands_elsewhere() -> None:
+    """It is further than our log, so that its history says nothing, and offers what was right where it has been."""
+    joiner = _joiner()
+    view = _view_of(joiner)
+    view.rounds[A], view.histories[A] = VERSION + 9, digest("another branch")
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetState)
+    assert ask.to == A
+    strange = dataclasses.replace(make_offer(make_donor()), layout=b"another")
+    effects = joiner.receive(0.2, A, strange)
+    assert not told(effects, Blamed)
+    assert [each.to for each in sent(effects, GetState)] == [B]
+    assert joiner.receive(0.3, A, strange) == []
+    assert joiner._candidates() == [B]
+    view.rounds[A], view.histories[A] = VERSION + 1, history_after(VERSION + 1)
+    assert joiner._candidates() == [A, B]
 
 
 def test_an_offer_that_our_log_does_not_reach_yet_waits_for_it() -> None:
@@ -164,32 +209,73 @@ def test_what_was_not_asked_for_is_ignored() -> None:
     assert repr(joiner) == before
 
 
-def test_a_silent_donor_is_replaced_and_a_dead_end_left() -> None:
-    joiner, source, _ = _started()
+def _asked_of_both() -> tuple[Transfer, PeerId, PeerId, list[Send]]:
+    """A joiner that has had its first chunk, of `source`; `source`, the other donor, and what it asks of both then."""
+    joiner, source, effects = _started()
     other = B if source == A else A
-    asks = sent(joiner.receive(0.3, other, make_offer(make_donor())), GetStateChunk)
+    joiner.receive(0.3, other, make_offer(make_donor()))
+    (ask,) = sent(effects, GetStateChunk)
+    asks = sent(joiner.receive(0.4, source, chunk_of(ask.message.index)), GetStateChunk)  # type: ignore[attr-defined]
+    assert {ask.to for ask in asks} == {A, B}
+    return joiner, source, other, asks
+
+
+def test_a_silent_donor_is_replaced_and_a_dead_end_left() -> None:
+    joiner, _, other, asks = _asked_of_both()
+    asks = [ask for ask in asks if ask.to == other]
     for ask in asks:  # which grows
-        asks += sent(joiner.receive(0.4, other, chunk_of(ask.message.index)), GetStateChunk)  # type: ignore[attr-defined]
+        more = sent(joiner.receive(0.4, other, chunk_of(ask.message.index)), GetStateChunk)  # type: ignore[attr-defined]
+        asks += [ask for ask in more if ask.to == other]
     effects = joiner.fire(0.4 + PATIENCE + 0.1, Timer("transfer", "look", 1, "0"))
     assert {effect.to for effect in sent(effects, GetStateChunk)} == {other}
     effects = joiner.fire(20.0, Timer("transfer", "look", 1, "0"))
     assert sent(effects, GetState), "no donor is left: begin anew"
 
 
-def test_what_a_donor_sends_too_late_is_taken_all_the_same() -> None:
+def test_what_a_donor_sends_too_late_is_taken_all_the_same_and_it_is_asked_again() -> None:
+    joiner, source, other, asks = _asked_of_both()
+    late, theirs = ([ask.message.index for ask in asks if ask.to == peer] for peer in (source, other))  # type: ignore[attr-defined]
+    joiner.receive(1.0, other, chunk_of(theirs[0]))
+    joiner.fire(0.5 + PATIENCE, Timer("transfer", "look", joiner._token, "0"))
+    assert joiner.progress() == (2, 10)
+    assert not any(to == source for to, _ in joiner._download.asked.values())  # type: ignore[union-attr]
+    more = sent(joiner.receive(4.0, source, chunk_of(late[0])), GetStateChunk)
+    assert joiner.progress() == (3, 10)
+    missing = next(index for index in range(10) if joiner._download.lacks(index))  # type: ignore[union-attr]
+    joiner.receive(4.1, PeerId("stranger"), chunk_of(missing))
+    assert joiner.progress() == (3, 10)
+    assert source in {ask.to for ask in more}
+
+
+def test_while_nothing_has_come_at_all_one_more_is_asked_for_something_else() -> None:
+    """Our line may be slow, and the same chunk from another would make it slower."""
     joiner, source, effects = _started()
     other = B if source == A else A
-    (others,) = sent(joiner.receive(0.3, other, make_offer(make_donor())), GetStateChunk)
-    (ask,) = sent(effects, GetStateChunk)
-    late, theirs = ask.message.index, others.message.index  # type: ignore[attr-defined]
-    joiner.receive(2.0, other, chunk_of(theirs))
-    joiner.fire(0.4 + PATIENCE, Timer("transfer", "look", 1, "0"))
-    assert joiner.progress() == (1, 10)
-    joiner.receive(4.0, source, chunk_of(late))
-    assert joiner.progress() == (2, 10)
-    missing = next(index for index in range(10) if index not in (late, theirs))
-    joiner.receive(4.1, PeerId("stranger"), chunk_of(missing))
-    assert joiner.progress() == (2, 10)
+    joiner.receive(0.3, other, make_offer(make_donor()))
+    (first,) = sent(effects, GetStateChunk)
+    (second,) = sent(joiner.fire(0.3 + PATIENCE, Timer("transfer", "look", joiner._token, "0")), GetStateChunk)
+    assert second.to == other
+    assert first.message != second.message
+    assert not sent(joiner.fire(3 * PATIENCE, Timer("transfer", "look", joiner._token, "0")), GetStateChunk)
+
+
+def test_who_is_dead_is_not_waited_for() -> None:
+    joiner, source, other, _ = _asked_of_both()
+    _view_of(joiner).peers.remove(source)
+    joiner.fire(1.0, Timer("transfer", "look", joiner._token, "0"))
+    assert {to for to, _ in joiner._download.asked.values()} == {other}  # type: ignore[union-attr]
+
+
+def test_donors_hear_now_and_then_that_a_joiner_is_still_at_it() -> None:
+    joiner, *_ = _asked_of_both()
+    heard = list[float]()
+    for second in range(1, 16):
+        effects = joiner.fire(float(second), Timer("transfer", "look", joiner._token, "0"))
+        heard += [float(second)] * (len(sent(effects, HaveChunks)) == 2)
+        if second % 2 == 0:
+            index, (donor, _) = next(iter(joiner._download.asked.items()))  # type: ignore[union-attr]
+            joiner.receive(float(second), donor, chunk_of(index))
+    assert heard == [11.0]
 
 
 def test_chunks_stand_behind_each_other_on_a_slow_link() -> None:
@@ -216,7 +302,7 @@ def test_where_all_links_are_slow_patience_grows() -> None:
             asks.append(now)
     gaps = [later - sooner for sooner, later in pairwise([0.0, *asks])]
     assert gaps == sorted(gaps)
-    assert gaps[-1] > 4 * gaps[0]
+    assert gaps[-1] > 1.5 * gaps[0]
 
 
 def test_what_is_here_from_an_earlier_process_is_not_asked_for() -> None:
@@ -246,6 +332,7 @@ def test_the_state_that_a_run_goes_on_from_needs_no_result() -> None:
     origin = Base(VERSION + 1, 0, BASE.history, ROOT)  # where everybody stands
     certified = Certified(origin, founded(BRANCH, A, 1), 0)
     joiner = Transfer(C, 0, certified, _View((A,)), Versions({}))
+    _view_of(joiner).histories[A] = origin.history
     donor = Donor(0, certified.certifies, Versions({VERSION + 1: STATE}))
     assert joiner.start(0.0, beyond=VERSION + 1) == []
     assert sent(joiner.start(0.0, beyond=VERSION), GetState) == [Send(A, GetState(0, 0, VERSION + 1))]

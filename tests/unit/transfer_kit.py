@@ -23,9 +23,23 @@ VERSION = BASE.round
 ORIGIN = Base(0, 0, BASE.history, digest("the first state"))
 
 
-def register_after(round: int, root: bytes = ROOT) -> Register:
-    """The register after the result of a round, which was made on a state with this root."""
-    part = replace(first_state(0), round=round, result=10 + round, before=9 + round, root=root)  # type: ignore[arg-type]
+def history_after(round: int) -> Digest:
+    """The history of the run's branch."""
+    return digest("history", b"%d" % round)
+
+
+def register_after(round: int, root: bytes = ROOT, is_undone: bool = False) -> Register:
+    """The register after the result of a round, which was made on a state with this root, and may be undone."""
+    before = history_after(round - 1)
+    part = replace(
+        first_state(0),
+        round=round,
+        result=9 + round if is_undone else 10 + round,
+        before=9 + round,
+        root=root,  # type: ignore[arg-type]
+        history=before if is_undone else history_after(round),
+        last_history=before,
+    )
     return founded(BRANCH, A, 1, parts=(part,))
 
 

@@ -193,14 +193,19 @@ class StateStore:
         self._file = ChunkFile(file).read() if file is not None else None
         self._draft: Draft | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of a version."""
+        return sum(chunk.size for chunk in self._committed.shape.chunks)
+
     def versions(self) -> list[int]:
         """Rounds whose state is here, oldest first."""
         return sorted(self._held())
 
-    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
-        """Layout and chunk hashes of a version."""
-        snapshot = self._held()[round]
-        return snapshot.shape.header, snapshot.chunk_hashes
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]] | None:
+        """Layout and chunk hashes of a version; None if it is gone: a thread that applies a result drops the oldest."""
+        snapshot = self._held().get(round)
+        return (snapshot.shape.header, snapshot.chunk_hashes) if snapshot is not None else None
 
     def chunk(self, round: int, index: int) -> bytes:
         """A copy of a chunk's bytes; empty if the version is gone, which may happen during a transfer."""
@@ -213,14 +218,22 @@ class StateStore:
         except LocalError:
             return b""
 
-    def pin(self, rounds: Sequence[int]) -> None:
-        """Keeps these versions, and no others except the newest two."""
-        held = self._held()
+    def pin(self, round: int) -> bool:
+        """Keeps a version from now on; False if it is gone."""
+        snapshot = self._held().get(round)
+        if snapshot is None:
+            return False
+        if round not in self._leases:
+            try:
+                self._leases[round] = self._committed.lease(snapshot.root)
+            except LocalError:  # a thread has dropped it since we looked
+                return False
+        return True
+
+    def unpin_all_but(self, rounds: Sequence[int]) -> None:
+        """Keeps the other pinned versions no longer."""
         for round in [round for round in self._leases if round not in rounds]:
             self._leases.pop(round).release()
-        for round in rounds:
-            if round in held and round not in self._leases:
-                self._leases[round] = self._committed.lease(held[round].root)
 
     def begin(self, round: int, layout: bytes, hashes: Sequence[Digest]) -> set[int]:
         """Make room for a version that is to be downloaded; the indices of the chunks that are here already."""

@@ -1,0 +1,152 @@
+"""A version of the state that is being downloaded: what is here, who is asked for what, and how much at once.
+
+As many chunks are asked for at once as the line brings before long, whoever sends them: it may be ours that is slow,
+and then chunks of many donors only get into each other's way. So we begin with one, and ask for more while each comes
+in a few seconds, or hardly later than one alone did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from shoal.protocol.averaging.policy import Base
+from shoal.protocol.base.allowance import Allowance
+from shoal.protocol.base.errors import RemoteError
+from shoal.protocol.base.ids import Digest, PeerId, content_hash
+
+SLACK = 3.0  # times as long as a chunk took its successor may take; and as far as another joiner may be behind us
+PROMPT = 8.0  # seconds: chunks that come sooner are not in each other's way,
+HARDLY_LATER = 1.3  # nor are those that take no more than so many times as long as the quickest did
+MOST = 128  # chunks that are asked for at once
+
+
+@dataclass(slots=True)
+class Fellow:
+    """Another joiner of the same version."""
+
+    news: Allowance  # of what it tells us, as to read that is work
+    ours: int  # how many chunks were here when it last told us what it has
+    moved: float  # when that last grew
+    has: set[int]  # chunks
+    spare: list[int]  # those of them that we lacked when it told us; the last is asked for first
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether it gets on about as fast as we do."""
+        return SLACK * len(self.has) >= self.ours
+
+
+@dataclass(slots=True)
+class Download:
+    """A version that is being downloaded."""
+
+    base: Base
+    hashes: tuple[Digest, ...]
+    here: set[int]  # chunks that have come
+    unasked: dict[int, None]  # the missing ones that no donor has been asked for, in the order of the asking
+    asked: dict[int, tuple[PeerId, float]] = field(default_factory=dict)
+    donors: list[PeerId] = field(default_factory=list)
+    heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk
+    fellows: dict[PeerId, Fellow] = field(default_factory=dict)
+    reserved: set[int] = field(default_factory=set)  # chunks that other joiners get from donors
+    quick: set[PeerId] = field(default_factory=set)  # those whose last chunk came quickly
+    begun: tuple[float, int] = (0.0, 0)  # when this process began, and the chunks that were here then
+    told: dict[PeerId, int] = field(default_factory=dict)  # who was told of how many of our chunks
+    most: int = 1  # chunks that may be on their way at once
+    quickest: float | None = None  # seconds in which a chunk has come
+    owing: dict[PeerId, float] = field(default_factory=dict)  # donors that were given up, and since when they owe one
+    renewed: float = 0.0  # when the donors last heard that we are still at it
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every chunk is here."""
+        return len(self.here) == len(self.hashes)
+
+    def lacks(self, index: int) -> bool:
+        """Whether this chunk has not come."""
+        return 0 <= index < len(self.hashes) and index not in self.here
+
+    def take(self, index: int) -> None:
+        """This chunk has come."""
+        self.here.add(index)
+        self.asked.pop(index, None)
+        self.unasked.pop(index, None)
+
+    def seconds_left(self, now: float) -> float | None:
+        """How long the rest takes, at the pace so far; None while nothing has come."""
+        since, before = self.begun
+        came = len(self.here) - before
+        return (now - since) / came * (len(self.hashes) - len(self.here)) if came else None
+
+    def learn(self, took: float) -> None:
+        """A chunk has come in so many seconds, after what was asked of its donor before."""
+        self.quickest = took if self.quickest is None else min(self.quickest, took)
+        if took <= max(PROMPT, HARDLY_LATER * self.quickest):
+            self.most = min(MOST, max(self.most + 1, int(PROMPT / max(took, PROMPT / MOST))))
+        else:
+            self.most = max(1, min(self.most, len(self.asked)) // 2)
+
+    def last_heard(self, donor: PeerId, asked_at: float) -> float:
+        """When `donor` was asked, or sent its last chunk, if later: chunks queue behind each other on its link."""
+        return max(asked_at, self.heard.get(donor, asked_at))
+
+    def give_up(self, donor: PeerId) -> None:
+        """`donor` is silent: ask others, until it brings what it owes."""
+        if donor in self.donors:
+            self.owing[donor] = max(self.last_heard(donor, at) for peer, at in self.asked.values() if peer == donor)
+        self.drop(donor)
+
+    def drop(self, donor: PeerId) -> None:
+        """Ask `donor` for nothing more; of another joiner, until it tells us again what it has."""
+        self.donors = [peer for peer in self.donors if peer != donor]
+        self.fellows.pop(donor, None)
+        self.unasked |= dict.fromkeys(index for index, asked in self.asked.items() if asked[0] == donor)
+        self.asked = {index: asked for index, asked in self.asked.items() if asked[0] != donor}
+
+    def sort(self, now: float, me: PeerId, patience: float) -> None:
+        """Put what is still to be asked for into the order in which donors are asked for it.
+
+        First our share, then what other joiners have; what is in their shares and on its way to them is not asked for,
+        while they get on, and about as fast as we do. Each begins in another place, so that those who have not met yet
+        ask for other chunks.
+        """
+        moving = [peer for peer, each in self.fellows.items() if now - each.moved <= patience]
+        owners = sorted([me, *(peer for peer in moving if self.fellows[peer].keeps_up)])
+        seen = set[int]().union(*(each.has for each in self.fellows.values()))
+        size, count, rank = len(self.hashes), len(owners), owners.index(me)
+        begin = int.from_bytes(content_hash(me.encode())[:8], "big") % size
+        self.reserved = {index for index in self.unasked if index % count != rank and index not in seen}
+
+        def place(index: int) -> tuple[bool, bool, int]:
+            return index in self.reserved, index in seen, (index - begin) % size
+
+        self.unasked = dict.fromkeys(sorted(self.unasked, key=place))
+
+    def from_donor(self, most: int) -> list[int]:
+        """What to ask a donor for next; the reserved ones come last."""
+        return [index for index in islice(self.unasked, most) if index not in self.reserved]
+
+    def from_fellow(self, fellow: PeerId, most: int) -> list[int]:
+        """What to ask another joiner for next: the last that we would ask donors for."""
+        spare, found = self.fellows[fellow].spare, list[int]()
+        while spare and len(found) < most:
+            if (index := spare.pop()) in self.unasked:
+                found.append(index)
+        return found
+
+
+def bits_of(chunks: Iterable[int], count: int) -> bytes:
+    """A bit for each of `count` chunks, as in HaveChunks."""
+    bits = bytearray((count + 7) // 8)
+    for index in chunks:
+        bits[index >> 3] |= 1 << (index & 7)
+    return bytes(bits)
+
+
+def set_of(bits: bytes, count: int, sender: PeerId) -> set[int]:
+    """The chunks whose bits are set; RemoteError if there are not as many bits as chunks."""
+    if len(bits) != (count + 7) // 8:
+        raise RemoteError(f"says of {8 * len(bits)} chunks which it has, of a state of {count}", sender)
+    return {index for index in range(count) if bits[index >> 3] >> (index & 7) & 1}
