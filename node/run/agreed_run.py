@@ -74,7 +74,7 @@ class AgreedRun(Run):
         store = LogStore(settings.folder)
         rules = Rules(trust_of(manifest), signer)
         first = store.first()
-        finish_leaving(settings.folder)
+        finish_leaving(store)
         snapshot = newest_state(settings.folder, genesis.run) if first else None  # a log must certify it
         saved = snapshot or checkpoint
         outer = OuterState(manifest, saved.committed() if saved is not None else None, settings.trains)

@@ -257,9 +257,12 @@ class Driver:
     async def _put_mean(self, effect: Persist) -> None:
         await self._put(effect)
         if isinstance(effect.record, Mean):
-            for send in self._unwritten.pop(_key(effect.record), []):
-                if not self._closed:
-                    self._carry_out(send)
+            try:  # at once, and not after a vote that is being written
+                for send in self._unwritten.pop(_key(effect.record), []):
+                    if not self._closed:
+                        self._carry_out(send)
+            except Exception as error:
+                self._fail(error)
 
     async def _put_result(self, effect: Persist) -> None:
         await self._put(effect)

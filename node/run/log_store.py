@@ -32,7 +32,7 @@ from shoal.node.run.means_store import MeansStore
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.journal import begun_at, first_register, framed, is_readable, read, shortened
+from shoal.protocol.log.journal import begins_with, begun_at, first_register, framed, is_readable, read, shortened
 from shoal.protocol.log.register import Rules, voters_root
 from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
 from shoal.protocol.messages.averaging import Mean, Table
@@ -41,7 +41,7 @@ from shoal.protocol.messages.log import Decided, Register, Shortcut, Switch, Vot
 FOLDER, JOURNAL, STATE, DOWNLOAD = "log", "journal", "state", "download"
 MEANS, RESULT = "means", "result"  # names of records; the first one is also that of their folder
 SHORTEN = "shorten"  # name of a shortcut to what is here already
-LEFT = "left"  # name of the file that says that the states here are of a branch of the log that was left
+LEFT = "left"  # name of the file that says that the states here are of a branch that was left; `has_left` reads it
 RAN = "ran"  # name of the file that says when this node ran
 AWAY = 60.0  # seconds without us, from which on others may have gone on so
 LONGEST = 4 << 20  # bytes of a journal that is not made shorter
@@ -99,8 +99,8 @@ class LogStore:
 
         So are all means and tables (messages/averaging.py) of "means" and "result" by a table of "result". The log goes
         on from a shortcut of "log", which leads over entries that we have never had, and from a Switch on another
-        branch: before that is written all means are forgotten, and it is noted that the states that are here are of the
-        branch before. With a shortcut of "shorten" the journal begins, and keeps the entries that follow it.
+        branch: then all means are forgotten, and it is noted that the states that are here are of the branch before.
+        With a shortcut of "shorten" the journal begins, and keeps the entries that follow it.
         """
         with self._or_error("write"):
             if name in (MEANS, RESULT):
@@ -109,9 +109,10 @@ class LogStore:
                 if name == RESULT and isinstance(record, Table):
                     self.means.force()
             elif isinstance(record, Switch):  # in this order: we may be killed
+                replace_file(self.folder / LEFT, [begins_with(framed(record.beginning))])
+                self._begin_at(record.beginning, record.votes)
                 replace_file(self.folder / LEFT, [])
                 self.means.forget_all()
-                self._begin_at(record.beginning, record.votes)
             elif isinstance(record, Shortcut):
                 assert self._votes is not None
                 if name != SHORTEN:
@@ -136,6 +137,18 @@ class LogStore:
         with self._or_error("write"):
             vote.write(self.folder / KEPT)
 
+    def has_left(self) -> bool:
+        """Whether the states that are here are of a branch that was left, so that they must be set aside."""
+        path = self.folder / LEFT
+        with self._or_error("read"):
+            if not path.exists():
+                return False
+            mark = path.read_bytes()
+            has_switched = not mark or mark == begins_with((self.folder / JOURNAL).read_bytes())
+            if not has_switched:
+                path.unlink()
+            return has_switched
+
     def forget_means(self, round: int) -> None:
         """There is a snapshot of the state after `round`: means of earlier rounds are of no use any more.
 
@@ -157,8 +170,13 @@ class LogStore:
         self._votes = votes
 
     def _shorten(self, beginning: Shortcut, votes: VoteFile) -> None:
-        content = (self.folder / JOURNAL).read_bytes()
-        self._replace_journal(*shortened(content, self._places, beginning, votes))
+        if beginning.register.number not in self._places:
+            return  # the journal begins there already, or later
+        try:
+            content = (self.folder / JOURNAL).read_bytes()
+            self._replace_journal(*shortened(content, self._places, beginning, votes))
+        except OSError as error:  # it says the same as it is
+            warn(log, "record-not-shortened", f"the log in {self.folder} stays as long as it is: {in_words(error)}")
 
     def _replace_journal(self, content: bytes, places: dict[int, int]) -> None:
         replace_file(self.folder / JOURNAL, [content])

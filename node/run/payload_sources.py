@@ -16,8 +16,10 @@ from functools import partial
 from threading import Event
 from typing import Protocol
 
+from shoal.node.base.logs import warn
 from shoal.protocol.averaging.reducer import Contribute
 from shoal.protocol.base.ids import Digest
+from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.member.facts import PART
 from shoal.protocol.messages.averaging import Contribution, Mean
@@ -106,7 +108,7 @@ class _WrittenMean:
         try:
             self._payload = self._means.payload(mean.round, mean.made.hash)
         except OSError as error:
-            log.warning("a mean of round %d cannot be read: %s", mean.round, error)
+            warn(log, "record-not-read", f"a mean of round {mean.round} cannot be read: {in_words(error)}")
         return self._payload is not None
 
     def take(self) -> Payload:

@@ -202,10 +202,10 @@ class Saving:
         return About.of(self._manifest, self._run, base, members, samples=samples, peer=self._me, inner_steps=steps)
 
 
-def finish_leaving(run_folder: Path) -> None:
+def finish_leaving(store: LogStore) -> None:
     """Set aside the states of a branch that an earlier process has left; LocalError if that cannot be done."""
-    if (run_folder / LOG / LEFT).exists():
-        _set_aside(run_folder, "branch")
+    if store.has_left():
+        _set_aside(store.folder.parent, "branch")
 
 
 def _set_aside(run_folder: Path, branch: str) -> Path | None:

@@ -240,7 +240,7 @@ class WorkerSupervisor:
                 self._version = order.version
             self._vectors.loaded.array[0] = mark_of(order.order)
         if order.order == self._orders:  # else a newer order came while we were loading
-            self._order = order
+            self._order, self._finished = order, None
             self._send_order()
 
     async def finish(self, finished: Finished, agreed: Sequence[FloatArray]) -> None:

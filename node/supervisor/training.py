@@ -207,9 +207,12 @@ class Training:
 
     async def _train(self, stint: Stint, lane: int) -> None:
         if (retiring := self._retiring) is not None:  # the run was over, but has another branch, which is not
-            self._retiring = None
             await asyncio.wait([retiring])
-            self._worker.wake()
+            if self._retiring is retiring:
+                self._retiring = None
+                self._worker.wake()
+            if stint is not self._agenda.running:
+                return
         with self._outer.lease(max(stint.landings, default=None)) as snapshot:
             landings = tuple(self._landing(round, snapshot.round) for round in stint.landings)
             order = Train(

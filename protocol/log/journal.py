@@ -116,6 +116,11 @@ def shortened(
     return head + content[start:], moved
 
 
+def begins_with(content: bytes) -> bytes:
+    """What tells its first record from any other."""
+    return content[:HEAD]
+
+
 def is_readable(record: Record) -> bool:
     """Whether a record can be read again: it may be too long."""
     content = encode(record)

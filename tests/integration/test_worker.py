@@ -692,4 +692,8 @@ async def test_a_script_that_comes_after_the_end_is_told_of_it(tmp_path: Path) -
         link = await asyncio.to_thread(WorkerLink.connect, socket)
         assert await asyncio.to_thread(link.receive) == Finished(4, 70)
         assert (link.vectors.agreed.array == 9).all()
+        await worker.train(train(3, 0), [vector(3)])  # the run goes on on another branch
+        order = await asyncio.to_thread(link.receive)
+        assert isinstance(order, Train)
+        assert order.round == 3
         link.close()

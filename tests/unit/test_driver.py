@@ -212,6 +212,20 @@ async def test_a_mean_that_cannot_be_written_never_leaves(tmp_path: Path) -> Non
 
 
 @pytest.mark.asyncio
+async def test_a_bug_while_a_written_mean_leaves_ends_the_run(tmp_path: Path) -> None:
+    """Else nothing more would be written, and votes would leave before our means."""
+    shell = Shell(tmp_path, [Persist("means", MEAN), Send(ANNA, MEAN)])
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    shell.driver._send = fails  # type: ignore[method-assign]
+    shell.driver.command(shell.member.step)
+    await shell.driver.settled()
+    assert [type(each) for each in shell.failures] == [ZeroDivisionError]
+
+
+@pytest.mark.asyncio
 async def test_the_member_is_told_when_a_result_is_kept(tmp_path: Path) -> None:
     table = Table(0, 5, (MEAN.made,))
     shell = Shell(tmp_path, [Persist("means", table), Persist("result", MEAN), Persist("result", table)])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from shoal.node.base.atomic import replace_file
 from shoal.node.base.home import KEPT
 from shoal.node.base.kept import KeptVote
 from shoal.node.run.log_store import AWAY, JOURNAL, LEFT, RAN, LogStore
@@ -135,24 +138,50 @@ def test_of_the_means_none_is_left_when_the_log_goes_on_on_another_branch(store:
     assert means_of(tmp_path) == [mean(3)]
 
 
-def test_a_branch_is_not_left_before_it_is_noted_that_the_states_are_of_it(
-    store: LogStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("written", "has_left"), [(0, False), (1, False), (2, True), (3, True)])
+def test_states_are_of_a_branch_that_was_left_once_the_log_goes_on_on_another(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int, has_left: bool
 ) -> None:
-    """A process may be killed between any two of these."""
+    """A process may be killed before any of its writes, or stopped while the disk is full; then it has left nothing."""
+    store.put("means", mean(1))
+    before, count, write = journal_of(store).read_bytes(), itertools.count(), replace_file
+
+    def full(path: Path, pieces: list[bytes]) -> None:
+        if next(count) >= written:
+            raise OSError(28, "No space left on device")
+        write(path, pieces)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shoal.node.run.log_store.replace_file", full)
+        with pytest.raises(LocalError) if written < 3 else nullcontext():
+            store.put("switch", Switch(SHORTCUT, VOTES))
+    assert (journal_of(store).read_bytes() != before) is has_left
+    assert LogStore(tmp_path).has_left() is has_left
+    assert LogStore(tmp_path).has_left() is has_left, "until the states are set aside"
+    assert has_left or means_of(tmp_path) == [mean(1)]
+
+
+def test_a_log_that_cannot_be_made_shorter_stays_as_it_is_and_the_run_goes_on(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for each in ENTRIES:
+        store.put("log", each)
     before = journal_of(store).read_bytes()
 
-    def fails(*_: object, **__: object) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("shoal.node.run.log_store.replace_file", fails)
-    with pytest.raises(LocalError):
-        store.put("switch", Switch(SHORTCUT, VOTES))
-    assert journal_of(store).read_bytes() == before
-    monkeypatch.undo()
-    monkeypatch.setattr(store, "_begin_at", fails)
-    with pytest.raises(LocalError):
-        store.put("switch", Switch(SHORTCUT, VOTES))
-    assert (store.folder / LEFT).exists()
+    with monkeypatch.context() as patched:
+        patched.setattr("shoal.node.run.log_store.replace_file", full)
+        store.put("shorten", SHORTCUT)
+        assert [each.code for each in caplog.records] == ["record-not-shortened"]  # type: ignore[attr-defined]
+    store.put("vote", VOTES)
+    assert journal_of(store).read_bytes() == before + framed(VOTES)
+    store.put("shorten", SHORTCUT)
+    assert LogStore(tmp_path).first() == SHORTCUT.register
+    monkeypatch.setattr("shoal.node.run.log_store.replace_file", full)
+    store.put("shorten", SHORTCUT)
+    assert len(caplog.records) == 1, "there is nothing to cut, so nothing is written"
 
 
 def test_who_is_killed_at_a_switch_of_branches_is_on_one_of_them_with_its_vote(

@@ -406,7 +406,8 @@ async def test_who_is_back_after_the_last_round_trains_nothing(tmp_path: Path, m
 async def test_who_has_ended_a_branch_trains_on_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of(DiLoCo(5, 0.7, 0.9), tmp_path, monkeypatch, last=3)
     bench.training.begin(3, lane=2)
-    bench.training.begin(1, lane=2)
+    bench.training.begin(0, lane=2)
+    bench.training.begin(1, lane=2)  # before the worker has retired
     await bench.settle()
     assert (bench.worker.retired, bench.worker.woken) == ([False], 1)
     assert [order.round for order in bench.worker.orders] == [2]

@@ -23,6 +23,8 @@ WARNINGS: Mapping[str, Row] = {
     "record-waits": Row(
         MACHINE, "A vote cannot be written; the node is silent in the run until it can.", "Make room on the disk."
     ),
+    "record-not-shortened": Row(MACHINE, "A run's log stays as long as it is; the run goes on.", "Make room there."),
+    "record-not-read": Row(MACHINE, "A result cannot be read for others, who ask elsewhere.", "Check the disk."),
     "run-waits": Row(NETWORK, "A run waits for a peer that has its data, or for what is named."),
     "out-of-files": Row(MACHINE, "A socket for programs cannot be made yet.", "Raise `ulimit -n`."),
     "log-lost": Row(MACHINE, "Lines of the log are missing: their reader did not take them."),
