@@ -17,6 +17,8 @@ from shoal.protocol.membership.view import View
 from shoal.protocol.messages.averaging import Progress
 from shoal.protocol.messages.log import Register, Result
 
+LATE_DOUBLINGS = 3  # so who is always late holds up one round of nine, and who was so for a while is soon asked again
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -64,9 +66,11 @@ class Context:
     outbox: Outbox
     spread: Estimate  # learned: from the first offer of something in a round to its last offer
     pace: Estimate  # learned: how long a live member is silent while it works
+    training: Estimate  # learned: from the beginning of a round to the first offer of something
     lasting: Estimate  # learned: from the last offer of a round until all its means are here
     followers: Followers = field(default_factory=Followers)
     doubts: Doubts = field(default_factory=Doubts)
+    late: Doubts = field(default_factory=lambda: Doubts(LATE_DOUBLINGS))  # who did not hand in when it was called
 
     def progress(self, round: int, *, is_waiting: bool, is_queued: bool) -> Progress:
         """How far we have come, for somebody who waits."""

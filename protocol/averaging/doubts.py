@@ -2,6 +2,8 @@
 
 A link may carry words but no payloads, and a node may be wedged for days. Each time such a member is given up it is
 left out of twice as many rounds; it is no longer taken at its word that it gets ahead, until it has brought something.
+
+Who does not hand in when it is called is doubted apart from that, and has its seat: it is only not waited for so long.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ MOST_DOUBLINGS = 6  # so of 64 rounds at most
 class Doubts:
     """One member's, over all rounds of a part."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_doublings: int = MOST_DOUBLINGS) -> None:
+        self._most_doublings = most_doublings
         self._times: dict[PeerId, int] = {}
         self._until: dict[PeerId, int] = {}  # the last round that it is left out of
 
@@ -22,7 +25,7 @@ class Doubts:
         """`peer` has brought nothing in this round."""
         times = self._times.get(peer, 0)
         self._times[peer] = times + 1
-        self._until[peer] = round + 2 ** min(times, MOST_DOUBLINGS)
+        self._until[peer] = round + 2 ** min(times, self._most_doublings)
 
     def trust(self, peer: PeerId) -> None:
         """`peer` has brought something."""

@@ -63,8 +63,9 @@ class Rounds:
         self.outbox = Outbox(key_of)
         spread = spread or Estimate(initial=10.0, floor=0.5, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)  # a reminder costs words only, so it may come soon
+        training = Estimate(initial=0.0, floor=0.0, ceiling=86_400.0)
         lasting = Estimate(initial=0.0, floor=0.0, ceiling=3600.0)
-        self._context = Context(us, view, policy, log, self.shelf, self.outbox, spread, pace, lasting)
+        self._context = Context(us, view, policy, log, self.shelf, self.outbox, spread, pace, training, lasting)
         self._us = us
         self._reducer = reducer  # opens the reducer of a round
         self._outcomes: dict[int, Outcome] = {}  # decided, and not applied here

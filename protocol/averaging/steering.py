@@ -8,6 +8,10 @@ Rules:
 - Whoever has not offered by then is called soon to hand in what it has: so the fast hardly wait, and what the slow
   have done counts all the same. It is gone on without when twice the learned patience is over. A policy may give the
   slow some slack: so much patience at least.
+- A called worker finishes the step that it is in, which may take far longer than the others are apart. So it has a
+  quarter of the time that the first one trained, from the call on: the others train for four fifths of the time or so.
+  That need not be learned, as the wait ends with the last offer. Who does not come even so is not given that time in
+  the rounds that follow, in more of them each time (`Context.late`); nor is who is on its way to our state.
 - Chunks of a lost owner get a higher epoch.
 - Who lacks means of the last round is waited for longer: as long as that round took, at least.
 - The next round is for all who took part in this one or stand ready, and live, and for some who came just too late; but
@@ -33,8 +37,9 @@ from shoal.protocol.messages.averaging import Call, Direct, Offer
 from shoal.protocol.messages.log import PartState, Result, Roster, Seat
 
 CLOSE = 2  # patiences until the proposer goes on without those who have not offered
-WAIT = 0.1  # of the time in which the first has trained: how long it waits, about, until the others are called
 BEHIND = 16  # and, at least, without those who still lack means of the last round
+WAIT = 0.1  # of the time in which the first has trained: how long it waits, about, until the others are called
+FINISH = 0.25  # of the same time: how long they may then take to finish their step, if the patience is less
 REPEAT = 2.0  # seconds between two repeats of what it has directed
 
 
@@ -51,7 +56,9 @@ class Steering:
         self._offers = offers  # all that fit our state, of members in the roster or not
         self._begun_at = now
         self._opened_at: float | None = None  # when the first came who has trained; others stand ready at once
+        self._trained_for = 0.0  # how long the first one took, as far as that is usual
         self._called_at: float | None = None
+        self._calls_again_at = 0.0
         self._directed_at = 0.0
         self._here_at: dict[PeerId, float] = {}  # when somebody was last seen to be one round behind
         self._wanted: tuple[int, int] | None = None  # the entry's number and the view in which we last wanted a result
@@ -91,8 +98,9 @@ class Steering:
     def steer(self, now: float) -> list[Effect]:
         """Whatever is to be done now."""
         if self._opened_at is None and any(offer.weight for offer in self._offers.values()):
-            self._opened_at = now
+            self._open(now)
         self._learn(now)
+        self._learn_who_is_late(now)
         if not self._context.leads or self._part.round != self._base.round:
             return []
         effects = self._call(now)
@@ -100,6 +108,11 @@ class Steering:
         if self.is_open:
             effects += self._leave_out(now) + self._replace_lost(now) + self._repeat(now) + self._propose()
         return effects
+
+    def _open(self, now: float) -> None:
+        took, training = now - self._begun_at, self._context.training
+        self._opened_at, self._trained_for = now, min(took, training.mean)  # nobody may have had a worker for a while
+        training.observe(took)
 
     def direct(self) -> Direct:
         """What we have directed so far in this round, ourselves or as somebody told us."""
@@ -125,7 +138,12 @@ class Steering:
 
     def _is_ready(self, peer: PeerId) -> bool:
         """Whether `peer` stands on the base of the round, or is about to."""
-        if peer == self._us.me or peer in self._offers or self._context.followers.is_due(peer, self.round):
+        is_here = peer in self._offers or self._context.followers.is_due(peer, self.round)
+        return is_here or self._is_at_our_base(peer)
+
+    def _is_at_our_base(self, peer: PeerId) -> bool:
+        """Whether `peer` has the state that the round builds on, by what it says: so it may be training for it."""
+        if peer == self._us.me:
             return True
         status = self._context.view.status(peer)
         return status is not None and (status.round, status.history) == (self._base.round, self._base.history)
@@ -142,7 +160,7 @@ class Steering:
         is_news = reason not in ("", self._reason) and bool(self._offers)  # else all still train
         effects: list[Effect] = [Tell(Waiting(reason))] if is_news else []
         self._reason = reason if self._offers else ""
-        if reason or self._opened_at is None or (self.missing() and now - self._opened_at < CLOSE * self.patience()):
+        if reason or any(now < self._waits_until(peer) for peer in self.missing()):
             return effects
         return effects + self._want_seats(ready)
 
@@ -196,14 +214,28 @@ class Steering:
         if now - self._opened_at < self.patience():
             self._context.spread.observe(now - self._opened_at)
 
+    def _learn_who_is_late(self, now: float) -> None:
+        """Who does not come when it is called, whoever proposes, and who came in time after all."""
+        if self._opened_at is None:
+            return
+        late, absent = self._context.late, self._exchange.absent
+        is_in_time = now < self._call_due() + self._finishing()
+        for peer, offer in self._offers.items():
+            if offer.weight and (is_in_time or peer not in absent):
+                late.trust(peer)
+        for peer in absent:
+            if peer not in self._offers and self._is_at_our_base(peer) and not late.leaves_out(peer, self.round):
+                late.give_up(peer, self.round)
+
     def _call(self, now: float) -> list[Effect]:
         if self._opened_at is None:
             return []
         missing = self.missing()
-        waited = now - (self._opened_at if self._called_at is None else self._called_at)
-        if not missing or waited < (self._called_after() if self._called_at is None else self.patience()):
+        if not missing or now < (self._call_due() if self._called_at is None else self._calls_again_at):
             return []
-        self._called_at = now
+        if self._called_at is None:
+            self._called_at = now
+        self._calls_again_at = now + max(self.patience(), now - self._called_at)
         call = Call(self._us.part, self.round)
         calls: list[Effect] = [Send(peer, call) for peer in missing if peer != self._us.me]
         return [*calls, *([Tell(HandIn(self.round))] if self._us.me in missing else [])]
@@ -216,8 +248,7 @@ class Steering:
         for peer in self._exchange.without_offer():
             if self._lacks_last_means(peer) and now - self._opened_at < self._longest():
                 self._here_at[peer] = now
-            since = self._here_at.get(peer, self._opened_at)
-            if peer not in self._exchange.absent and now - since >= CLOSE * self.patience():
+            if peer not in self._exchange.absent and now >= self._waits_until(peer):
                 late.append(peer)
         if not late:
             return []
@@ -226,6 +257,23 @@ class Steering:
         if not enough or not any(self._exchange.offered(peer) for peer in here):
             return []
         return [*self._exchange.leave_out(late), *self._say(now)]
+
+    def _waits_until(self, peer: PeerId) -> float:
+        """When `peer` is gone on without, if it has offered nothing by then."""
+        assert self._opened_at is not None
+        usual = self._here_at.get(peer, self._opened_at) + CLOSE * self.patience()
+        if self._context.late.leaves_out(peer, self.round) or not self._is_at_our_base(peer):
+            return usual
+        called_at = self._called_at if self._called_at is not None else self._call_due()
+        return max(usual, called_at + self._finishing())
+
+    def _call_due(self) -> float:
+        assert self._opened_at is not None
+        return self._opened_at + self._called_after()
+
+    def _finishing(self) -> float:
+        """Seconds in which those who were called may finish their step."""
+        return max(self.patience(), FINISH * self._trained_for)
 
     def _longest(self) -> float:
         """How long who lacks means of the last round is waited for: as long as the round itself took, at least."""

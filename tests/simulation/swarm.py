@@ -60,6 +60,7 @@ class Shape:
     slack: float = 0.0
     ups: tuple[tuple[PeerId, int], ...] = ()  # who knows how fast its uplink is, in bytes a second
     cycle: tuple[int, ...] = ()  # chunks of the rounds in turn, if each is about one fragment of the state
+    steps: tuple[tuple[PeerId, float], ...] = ()  # seconds of a step, which who is called finishes; others have none
     forcing: float = FORCING
     continue_after: float | None = None  # seconds without a quorum
 
@@ -76,6 +77,10 @@ class Shape:
     def up(self, peer: PeerId) -> int:
         """The rate that `peer` knows of its uplink, in bytes a second; 0: none."""
         return dict(self.ups).get(peer, 0)
+
+    def step(self, peer: PeerId) -> float:
+        """How long a step of `peer` takes, in seconds."""
+        return dict(self.steps).get(peer, 0.0)
 
     def standing(self, peer: PeerId) -> Standing:
         """How others reach `peer`."""
@@ -303,7 +308,7 @@ class Peer(Node):
                 self._on_branch.holds(self.me, base.round, root_of(self.state))
                 return [*self._snapshot(base), *self._train_if_open(self.member.opened(now, base))]
             case HandIn(round=round) if round == self._training_for:
-                return self._submit(now)
+                return self._hand_in(now)
             case Waiting():
                 self._oracle.waiting(self._base.round, event.reason)
             case Blamed():
@@ -354,6 +359,11 @@ class Peer(Node):
         self._oracle.offered(self.me, base.round + 1, weight, offered)
         ready = Ready(weight, up=self.shape.up(self.me), standing=self.shape.standing(self.me))
         return self._train_if_open(self.member.submit(now, ready, payloads.__getitem__ if weight else None))
+
+    def _hand_in(self, now: float) -> list[Effect]:
+        """At the end of the step that the worker is in; its steps end at whole multiples of their length."""
+        step = self.shape.step(self.me)
+        return [Wake(step - now % step, Timer("app", "trained", self._token))] if step else self._submit(now)
 
     def lose_worker(self, now: float) -> list[Effect]:
         """Our worker is gone: we offer nothing, to the open round at once."""
