@@ -67,7 +67,7 @@ class Presence(Judge, ABC):
             round=round,
             history=history,
             root=root,
-            phase="syncing",
+            phase="training" if standing is not None else "syncing",
             step=0,
             samples=0,
             loss=None,
