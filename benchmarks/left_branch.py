@@ -41,7 +41,7 @@ BEFORE, AFTER = 20, 10  # rounds
 LOOKS = (1, 3, 10)
 VALIDATION = 64 << 10  # bytes of held-out text
 ARMS = ("dropped", "offered", "offered as learned", "averaged")
-METHODS = ("diloco", "sparseloco")  # with others a contribution is no change of a state that all agree on
+METHODS = ("diloco", "sparseloco")  # others send no changes of a state that all stand on: no claim is made about them
 
 
 @dataclass(frozen=True, slots=True)

@@ -427,6 +427,7 @@ class Preview(RunName):
     state: Annotated[int, "bytes to download first"]
     memory: Annotated[dict[str, Any], "{node, worker (bytes), problem (why it does not fit; empty if it does)}"]
     traffic: Annotated[Traffic, "bytes of a round"]
+    result: Annotated[int, "bytes of a round's result, on average; 0 where rounds have none that all take"]
     data: Annotated[
         dict[str, Any], "{missing (bytes to download), problem (why the data are not available), code (of that), words}"
     ]

@@ -82,6 +82,7 @@ class Requirements:
     state: int  # that a newcomer downloads
     sent: int  # in a round; if rounds are about fragments, on average
     received: int
+    result: int  # of a round, which a newcomer gets of each round since its state; 0: rounds have none
 
 
 def requirements(manifest: Manifest, members: int) -> Requirements:
@@ -97,7 +98,13 @@ def requirements(manifest: Manifest, members: int) -> Requirements:
         vectors.agreed * count * FLOAT,
         sent,
         sent,
+        0 if has_no_results(manifest) else int(count * mean / manifest.method.fragments),
     )
+
+
+def has_no_results(manifest: Manifest) -> bool:
+    """Whether members agree on no state, so that who joins copies what one of them has."""
+    return manifest.method.has_replicas or manifest.method.name == "experts"
 
 
 def vectors_of(manifest: Manifest) -> Vectors:

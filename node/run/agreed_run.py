@@ -93,8 +93,11 @@ class AgreedRun(Run):
         super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
         self._members = tuple(map(PeerId, saved.about.members)) if saved is not None else ()
         self._was_stopped = store.had_kept_vote or signer.peer in who_left(past.kept.register)
+        if snapshot is not None and self._base is not None:
+            self.saving.forget_means(self._base.round)  # an earlier process may have had no time to
         if self._base is not None:
             self._replay(past)
+            past.keep_tables(self._base.round, store.means.whole_tables)
         past.keep_means(self._base, store.means.read)
         self._past: Past | None = past  # until the member has it
 

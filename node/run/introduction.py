@@ -298,6 +298,7 @@ def describe(found: Introduction, data: DataStanding, lack: str = "", line: tupl
         "state": needs.state,
         "memory": {"node": needs.node_memory, "worker": needs.worker_memory, "problem": lack},
         "traffic": {"sent": needs.sent, "received": needs.received},
+        "result": needs.result,
         "data": {
             "missing": data.missing,
             "problem": data.problem,

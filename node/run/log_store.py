@@ -149,13 +149,13 @@ class LogStore:
                 path.unlink()
             return has_switched
 
-    def forget_means(self, round: int) -> None:
-        """There is a snapshot of the state after `round`: means of earlier rounds are of no use any more.
+    def forget_means(self, round: int, spare: int = 0) -> None:
+        """There is a snapshot of the state after `round`: means of earlier rounds are of no use here any more.
 
-        Those of that round are, to others who have not applied it.
+        Those of that round are, to others who have not applied it, and so are the `spare` bytes before them.
         """
         with self._or_error("write"):
-            self.means.forget(round)
+            self.means.forget(round, spare)
 
     def forget(self) -> None:
         """We have left the run for good, or are about to begin with it anew."""

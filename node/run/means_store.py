@@ -2,6 +2,8 @@
 
     runs/<id>/log/means/0, 1, ...    slots: means and tables (messages/averaging.py), one after the other
 
+Some rounds before that are spared for others: who was away then needs a few results, and not a whole state.
+
 Fresh room on a disk costs the processor ten times as much as writing over what is there. So a slot of which no round is
 needed any more is used again from its beginning. Rounds only rise within a slot: a record that is of an earlier round
 than the one before it, or that is not whole, is what is left of an earlier use, or was being written when the power
@@ -72,14 +74,15 @@ class MeansStore:
         self._used: list[_Slot] = []  # the last one is written to
         self._free: list[_Slot] = []
         self._unforced: list[_Slot] = []
+        self._needed = 0  # rounds before this one are here for others only
         self._forgotten = 0  # rounds before this one may be gone
         self._is_new = False  # whether a file was made since the folder was last forced
         self._lock = threading.Lock()  # means are written by one thread, and forgotten by another one
 
     @property
     def size(self) -> int:
-        """Bytes of what is kept."""
-        return sum(slot.end for slot in self._used)
+        """Bytes of what is kept, without what is spared for others."""
+        return sum(slot.end for slot in self._used if slot.newest >= self._needed)
 
     def open(self) -> None:
         """Find out what is here, and force it, as an earlier process may have had no time to."""
@@ -100,6 +103,15 @@ class MeansStore:
                 if each.round == round and (record := _read(slot.path, each.begin)) is not None
             ]
 
+    def whole_tables(self, round: int) -> list[Table]:
+        """Those of a round all of whose means are here; their bytes are not read."""
+        with self._lock:
+            places = [(slot.path, each) for slot in self._used for each in slot.records if each.round == round]
+            records = [_read(path, each.begin) for path, each in places if each.hash is None]
+        here = {each.hash for _, each in places}
+        tables = [record for record in records if isinstance(record, Table)]
+        return [table for table in tables if all(made.hash in here for made in table.means)]
+
     def write(self, record: Mean | Table) -> None:
         """Append a record: on return it outlives this process, and once it is forced also a power cut."""
         with self._lock:
@@ -110,6 +122,7 @@ class MeansStore:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             slot.records.append(_Place.of(record, slot.end))
             slot.end += size
+            self._forgotten = min(self._forgotten, record.round)  # on another branch numbers come again
             if slot not in self._unforced:
                 self._unforced.append(slot)
 
@@ -143,17 +156,20 @@ class MeansStore:
                         return record.payload if isinstance(record, Mean) else None
         return None
 
-    def forget(self, round: int) -> None:
-        """Rounds before this one are needed no more."""
+    def forget(self, round: int, spare: int = 0) -> None:
+        """Rounds before this one are needed no more; the newest of them stay, as far as `spare` bytes go."""
         with self._lock:
-            self._forgotten = max(self._forgotten, round)
-            for slot in [slot for slot in self._used if slot.newest < round]:
-                self._empty(slot, forced=False)
+            self._needed = max(self._needed, round)
+            for slot in sorted(self._used, key=lambda slot: slot.newest, reverse=True):
+                spare -= slot.end if slot.newest < round else 0
+                if slot.newest < round and spare < 0:
+                    self._forgotten = max(self._forgotten, slot.newest + 1)
+                    self._empty(slot, forced=False)
 
     def forget_all(self) -> None:
-        """No round counts any more, also after a power cut."""
+        """No round counts any more, also after a power cut; others of the same numbers may follow."""
         with self._lock:
-            self._forgotten = max([self._forgotten, *(slot.newest + 1 for slot in self._used)])
+            self._needed, self._forgotten = 0, max([self._forgotten, *(slot.newest + 1 for slot in self._used)])
             for slot in list(self._used):
                 self._empty(slot, forced=True)
 

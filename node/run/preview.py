@@ -7,6 +7,7 @@ import json
 from shoal.node.api.answers import Answer
 from shoal.node.base.quantities import as_duration, size
 from shoal.node.manifest.codec import CODECS
+from shoal.protocol.catchup.donor import SLOWEST
 
 DAY = 86_400
 METHODS = {  # what a member does in a round; the words about codecs follow
@@ -122,13 +123,34 @@ def _line(preview: Answer, up: int, down: int) -> str:
     """How long this node's line takes for that; empty if not known, or there is no traffic."""
     if preview["manifest"].get("experts") is not None or not (up or down):
         return ""
+    if down and (never := _never(preview, down)):
+        return never
     traffic, pace = preview["traffic"], preview["pace"]
     ways = [(traffic["sent"], up), (traffic["received"], down)]
     each = max(count / rate for count, rate in ways if rate)
     least = "" if up and down else "at least "
-    begin = f"about {as_duration(preview['state'] / down)} to begin with, and " if down else ""
+    begin = f"about {as_duration(_seconds_to_begin(preview, down))} to begin with, and " if down else ""
     too_slow = "; rounds are faster: this node would hold them up, or be left out" if pace and each > pace else ""
     return f"this node's takes {begin}{least}{as_duration(each)} a round{too_slow}"
+
+
+def _never(preview: Answer, down: int) -> str:
+    """Why this node would never have the state that the others have; empty if nothing speaks for that.
+
+    Members keep results for a joiner up to some times the size of a state, but on such a line they only get more.
+    """
+    result, pace = preview["result"], preview["pace"]
+    state = f"this node's takes about {as_duration(preview['state'] / down)} for the state"
+    if pace and result >= down * pace:
+        return f"{state}, and {as_duration(result / down)} for a round's result: it would never catch up"
+    return f"{state}, longer than members keep it for a joiner" if result and down < SLOWEST else ""
+
+
+def _seconds_to_begin(preview: Answer, down: int) -> float:
+    """For the state, and for the results of the rounds that go on meanwhile."""
+    results = preview["result"] / preview["pace"] if preview["pace"] else 0.0
+    seconds: float = preview["state"] / (down - results)
+    return seconds
 
 
 def _about(count: float) -> str:

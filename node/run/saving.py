@@ -41,6 +41,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 LONG_LOG = 64 << 20  # bytes of means that are kept at least before there is a snapshot of the state,
 STATES = 4  # and as many times the bytes of a state
+SPARED = 64 << 20  # bytes of means that stay for others when there is one, or as many as a state has
 SPARING = 100  # rounds between two snapshots that are written only so that the journal can be made shorter
 
 log = logging.getLogger("shoal.run")
@@ -114,8 +115,17 @@ class Saving:
         await self.written()
         await self._finish_leaving()
         await self._snapshot(self._state.lease(base.root), self._about(base, members, samples, moments), moments)
-        await RECORDS.run(self._store.forget_means, base.round)
+        await RECORDS.run(self.forget_means, base.round)
         return True
+
+    def forget_means(self, round: int) -> None:
+        """The state after `round` is on our disk: of those before it only what others may want is kept. Blocks."""
+        self._store.forget_means(round, self.spared)
+
+    @property
+    def spared(self) -> int:
+        """Bytes of means that stay for others: beyond a state's they had better download the state."""
+        return max(SPARED, self._state_size)
 
     async def written(self) -> None:
         """Wait for checkpoints and snapshots that are under way."""
@@ -154,7 +164,11 @@ class Saving:
             return False
         if self._store.size > LONGEST and round >= self.newest + SPARING:
             return True
-        return self._store.means.size > max(LONG_LOG, STATES * sum(chunk.size for chunk in self._state.shape.chunks))
+        return self._store.means.size > max(LONG_LOG, STATES * self._state_size)
+
+    @property
+    def _state_size(self) -> int:
+        return sum(chunk.size for chunk in self._state.shape.chunks)
 
     async def _in_turn(
         self,
@@ -174,7 +188,7 @@ class Saving:
         if round in (self.keeper.newest, self._snapshot_of):
             is_saved()
             try:
-                await RECORDS.run(self._store.forget_means, round)
+                await RECORDS.run(self.forget_means, round)
             except LocalError as error:
                 warn(log, "checkpoint-failed", f"{error}; the run goes on with more on its disk")
 

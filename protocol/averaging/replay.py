@@ -52,6 +52,14 @@ class Records:
         return Decision(outcome.number, outcome.result, outcome.roster, table, whole)
 
 
+def written_decision(outcome: Outcome, tables: Iterable[Table]) -> Decision | None:
+    """That result without its bytes, if its table is one of these, whose means are on our disk."""
+    for table in tables:
+        if table_digest(table.means) == outcome.result.table:
+            return Decision(outcome.number, outcome.result, outcome.roster, table.means, ())
+    return None
+
+
 def rounds_after(
     base: Base, decided: Mapping[int, Outcome | None], read: Callable[[int], Iterable[Mean | Table]]
 ) -> Iterator[tuple[int, Decision | None]]:

@@ -65,8 +65,7 @@ class Round:
         self._review: tuple[Digest, Result, bool] | None = None
         self._outcome: Outcome | None = None
         self._table_asked = (-1.0, 0)  # when, and of whom next
-        self._known_at = 0.0  # when we first knew the outcome; it is told again when the log goes on
-        self._decided_at = self._reviewed_at = now
+        self._decided_at = self._reviewed_at = now  # when we first knew the outcome; it is told again at each later one
         self._is_due = False
         self._under_way_at: float | None = None
         self._offered_at, self._pause = now, AGAIN
@@ -180,7 +179,7 @@ class Round:
 
     def is_coming(self, now: float) -> bool:
         """Whether the round is decided, and its means are not looked for in vain, as far as a few tries tell."""
-        if self._outcome is None or self._is_lost(now, self._known_at):
+        if self._outcome is None or self._is_lost(now, self._decided_at):
             return False
         is_known = self._context.shelf.table(self._outcome.result.table) is not None
         return is_known or self._table_asked[1] <= min(TRIES, len(self._holders()))
@@ -190,8 +189,8 @@ class Round:
         if outcome.result.base_root != self.base.root:
             return [Tell(WrongState(is_proven=True))]
         if self._outcome is None:
-            self._known_at = now
-        self._outcome, self._decided_at = outcome, now
+            self._decided_at = now
+        self._outcome = outcome
         return self._do(now, [])
 
     def look(self, now: float) -> list[Effect]:

@@ -5,7 +5,7 @@ are a mean at all: what every member is going to apply must be readable.
 
 A decided round stays until the next one is decided. If somebody has fetched of it, it stays for KEPT_ROUNDS; and for as
 long as somebody who is catching up leases the state before it, while there is room. After that its means are on our
-disk alone, until there is a later state on it.
+disk alone, until there is a later state on it, and for a while after that.
 """
 
 from __future__ import annotations
@@ -91,6 +91,10 @@ class Shelf:
 
     def __repr__(self) -> str:
         return f"Shelf(bytes={len(self._bytes)}, decisions={sorted(self._decisions)})"
+
+    def recall(self, written: Sequence[Decision]) -> None:
+        """What an earlier process of ours has left on our disk."""
+        self._written.update((each.round, each) for each in written)
 
     def open(self, reducer: Reducer) -> None:
         """A new round begins; the means of the last one live on in its decision."""

@@ -729,8 +729,8 @@ class Turn:
 
     def _ask_for(self, view: int) -> None:
         """Vote in no lower view, and say so. What could not be decided goes behind what else is wanted."""
-        failed = [self.core.proposal.entry.body] if self.core.proposal is not None else []
-        wanted = sorted(self.core.wanted, key=lambda body: body in failed)
+        failed = self._failed()
+        wanted = sorted(self.core.wanted, key=lambda body: failed is not None and body == failed.body)
         self._set(view=view, proposal=None, wanted=tuple(wanted))
         self._persist_vote()
         core = self.core
@@ -752,6 +752,13 @@ class Turn:
         self._repeat_wishes()
         self._arm()
         self._lead()
+
+    def _failed(self) -> Entry | None:
+        """What the view was for: what was proposed, or would be, had the application said that we may vote for it."""
+        core = self.core
+        if core.proposal is not None or core.proposer != core.me:
+            return core.proposal.entry if core.proposal is not None else None
+        return self._choice()
 
     def _take_change(self, sender: PeerId, change: ChangeView) -> None:
         core = self.core

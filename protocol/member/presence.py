@@ -67,7 +67,7 @@ class Presence(Judge, ABC):
             round=round,
             history=history,
             root=root,
-            phase="syncing",
+            phase="training" if standing is not None else "syncing",
             step=0,
             samples=0,
             loss=None,
@@ -92,6 +92,7 @@ class Presence(Judge, ABC):
         self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer, spread)
         self.rounds.recall(past.outcomes)
         self.rounds.recall_means(past.means)
+        self.rounds.shelf.recall(past.written)
         last = past.outcomes.get(round) if standing is not None else None
         if last is not None and (decision := Records(past.means).decision(last)) is not None:
             self.rounds.shelf.decide(decision)  # others may still need its means, and nobody else may have them

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from shoal.node.run.log_store import AWAY
 from shoal.protocol.base.effects import Effect, Persist
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.log.keeper import LOOK, SLEPT
@@ -372,6 +373,8 @@ class Storm:
         self.names = peers_named(self.peers)
         self.world, self.oracle = swarm(seed, self.peers, continue_after=PATIENCE)
         self.told: list[str] = []
+        self._ran = dict.fromkeys(self.names, self.world.now)  # when a peer last noted that it runs
+        self.world.watchers.append(self._note_running)
         Branching(self.world)
 
     def play(self) -> float:
@@ -383,8 +386,7 @@ class Storm:
                 self.world.run(self._rng.choice((self._rng.uniform(0.0, 5.0), self._rng.uniform(5.0, 100.0))))
             self.told.append(f"{self.world.now:.0f} peace")
             self.world.network.heal()
-            for name in self._dead():
-                self.world.start(name)
+            self._start()
             return become_one(self.world, self.oracle, self.names, PEACE, PEACE)
         except Exception as error:
             error.add_note(f"{self.peers} peers; {'; '.join(self.told)}")
@@ -428,8 +430,15 @@ class Storm:
     def _start(self) -> str:
         back = self._dead()
         for name in back:
+            disk: Disk = self.world.disks[name]
+            disk["was_away"] = self.world.now - self._ran[name] > AWAY
             self.world.start(name)
         return f"start {back}"
+
+    def _note_running(self, peer: PeerId) -> None:
+        """As a node does, unless it still has to look for the others."""
+        if self.world.is_alive(peer) and not self.world.node(peer).member.log.core.looks:
+            self._ran[peer] = self.world.now
 
 
 def storm(seed: int) -> float:

@@ -165,6 +165,41 @@ def test_rounds_before_a_snapshot_are_forgotten_and_their_room_is_used_again(sto
     assert opened(tmp_path) == ()
 
 
+def test_some_of_the_rounds_before_are_spared_for_others_the_newest_as_far_as_they_fit(
+    store: MeansStore, tmp_path: Path
+) -> None:
+    for round in (1, 2, 3, 4):
+        store.write(mean(round))
+    each = store.size // 4
+    store.forget(4, spare=2 * each)
+    assert [round for round in range(1, 5) if store.holds(round)] == [2, 3, 4]
+    assert opened(tmp_path) == (mean(2), mean(3), mean(4))
+    assert store.size == each, "what is there for others alone does not count"
+    store.write(mean(5))
+    store.forget(5, spare=2 * each)
+    assert opened(tmp_path) == (mean(3), mean(4), mean(5))
+    assert len(slots(tmp_path)) == 4, "room is used again"
+    store.forget(5)
+    assert opened(tmp_path) == (mean(5),)
+
+
+def test_after_all_was_forgotten_earlier_rounds_count_again(store: MeansStore) -> None:
+    store.write(mean(5))
+    store.forget(5)
+    store.forget_all()
+    store.write(mean(2))  # of another branch of the log
+    assert store.size > 0
+    assert store.holds(2)
+
+
+def test_the_table_of_a_round_is_told_if_all_its_means_are_here(store: MeansStore) -> None:
+    for record in (mean(1), mean(1, 1), table(1), mean(2), table(2)):
+        store.write(record)
+    assert store.whole_tables(1) == [table(1)]
+    assert store.whole_tables(2) == []
+    assert store.whole_tables(3) == []
+
+
 def test_what_an_earlier_use_has_left_in_a_slot_is_not_read(store: MeansStore, tmp_path: Path) -> None:
     """Records of one length follow each other exactly, whatever round they are of."""
     store.write(mean(1))

@@ -333,6 +333,23 @@ def test_a_state_of_long_before_the_end_of_the_log_is_gone_on_from(tmp_path: Pat
     assert Alone(opened(tmp_path)).goes_on(1).round == last.round + 1
 
 
+def test_results_on_its_disk_are_served_after_a_restart(tmp_path: Path) -> None:
+    """Also those of before the state that it goes on from: to others they are less than a state."""
+    before = Alone(opened(tmp_path, is_founding=True))
+    kept(tmp_path, before.run, before.goes_on(3), samples=3 * TOKENS)
+    before.run.saving.forget_means(3)
+    before.goes_on(2)
+    run = opened(tmp_path)
+    assert run.store.means.size == before.run.store.means.size
+    shelf = Alone(run).run.member.rounds.shelf
+    for round in range(1, 6):
+        decision = shelf.served(round)
+        assert decision is not None
+        found = shelf.find(0, round, 0, decision.means[0].hash)
+        assert found is not None
+        assert found.payload or run.store.means.payload(round, found.made.hash)
+
+
 def test_a_result_whose_means_are_not_here_is_waited_for(tmp_path: Path) -> None:
     played(tmp_path, 3)
     (path,) = (log_of(tmp_path) / MEANS).iterdir()

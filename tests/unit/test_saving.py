@@ -48,8 +48,9 @@ RULES = Rules(Crash(), FakeSigner(ME))
 
 @pytest.fixture(autouse=True)
 def slot_for_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what is forgotten is gone at once."""
+    """So that what is forgotten is gone at once, and none is spared."""
     monkeypatch.setattr(means_store, "FULL", 1)
+    monkeypatch.setattr(Saving, "spared", property(lambda _: 0))
 
 
 class Trained(SimpleNamespace):
@@ -240,6 +241,19 @@ async def test_a_short_log_has_no_snapshot_and_a_checkpoint_is_one(tmp_path: Pat
     assert bench.states() == []
     assert bench.saving.keeper.newest == ROUND
     assert bench.kept_means() == [ROUND, ROUND + 1]
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("_long")
+async def test_results_of_before_a_snapshot_stay_for_others_and_make_no_log_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Saving, "spared", property(lambda _: 10_000))
+    bench = Bench(tmp_path)
+    await bench.checkpoint()
+    assert [each.about.round for each in bench.states()] == [ROUND]
+    assert bench.kept_means() == [ROUND - 1, ROUND, ROUND + 1]
+    assert not bench.saving._is_long(ROUND)
 
 
 @pytest.mark.asyncio

@@ -196,6 +196,16 @@ def test_an_entry_that_is_not_approved_is_not_voted_for() -> None:
     assert sent(effects, Vote) == [A, C]
 
 
+def test_what_the_application_never_answers_about_holds_up_the_proposer_for_one_view() -> None:
+    core = core_of(A, register_of(1, 1))
+    core = replace(core, wanted=(encode(result(core, 1)),))  # as after an entry: what is still wanted is reviewed anew
+    core, effects = core.submit(newcomer(1))
+    assert told(effects, Review)
+    assert not core.log
+    core, _ = core.fire(Timer("log", "view", 1, "0"))
+    assert [each.entry.body for each in core.log] == [encode(newcomer(1))]
+
+
 def test_what_was_refused_is_asked_again_once_it_may_have_been_decided() -> None:
     register = register_of(3, 3)
     first = proposal(register)
