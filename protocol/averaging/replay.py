@@ -7,7 +7,7 @@ from itertools import count
 
 from shoal.protocol.averaging.context import Outcome
 from shoal.protocol.averaging.policy import Base
-from shoal.protocol.averaging.shelf import Decision, table_digest
+from shoal.protocol.averaging.shelf import Decision, Written, table_digest
 from shoal.protocol.base.ids import Digest
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.log.register import next_history, state_of
@@ -52,12 +52,11 @@ class Records:
         return Decision(outcome.number, outcome.result, outcome.roster, table, whole)
 
 
-def written_decision(outcome: Outcome, tables: Iterable[Table]) -> Decision | None:
-    """That result without its bytes, if its table is one of these, whose means are on our disk."""
-    for table in tables:
-        if table_digest(table.means) == outcome.result.table:
-            return Decision(outcome.number, outcome.result, outcome.roster, table.means, ())
-    return None
+def written(outcome: Outcome, tables: Iterable[Table]) -> Written | None:
+    """What is known of that result, if its table is one of these, whose means are on our disk."""
+    result = outcome.result
+    means = next((table.means for table in tables if table_digest(table.means) == result.table), None)
+    return Written(result.round, result.table, means) if means is not None else None
 
 
 def rounds_after(

@@ -338,9 +338,9 @@ class Rounds:
                 means = self.shelf.find_table(round, message.table)
                 return [Send(sender, wire.Table(part, round, means))] if means is not None else []
             case wire.Give():
-                decision = self.shelf.served(round)
-                assert decision is not None
-                named = [(chunk, decision.means[chunk].hash) for chunk in message.means if chunk < len(decision.means)]
+                known = self.shelf.served(round)
+                means = known.means if known is not None else ()  # the disk may have forgotten it just now
+                named = [(chunk, means[chunk].hash) for chunk in message.means if chunk < len(means)]
                 for chunk, hash in (*message.hashes, *named):
                     mean = self.shelf.find(part, round, chunk, hash)
                     effects += [Send(sender, mean, is_late=not mean.payload)] if mean is not None else []

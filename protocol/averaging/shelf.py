@@ -11,7 +11,7 @@ disk alone, until there is a later state on it, and for a while after that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.protocol.averaging.reducer import Reducer
@@ -54,6 +54,15 @@ class Decision:
         return sum(self.result.weights)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is known of a decided round whose bytes are on our disk."""
+
+    round: int
+    table: Digest
+    means: tuple[Made, ...]
+
+
 class Leases(Protocol):
     """What those who catch up need. It is asked when a round is decided: the first that a joiner needs may be next."""
 
@@ -87,14 +96,16 @@ class Shelf:
         self.unkept: int | None = None  # the last decided round, while its means are still being written to our disk
         self.leases: Leases | None = None
         self.archive: Archive | None = None
-        self._written: dict[int, Decision] = {}  # without their bytes, which are on our disk
+        self._written: dict[int, Written] = {}  # the oldest first
+        self._written_means = 0  # of all of those
 
     def __repr__(self) -> str:
         return f"Shelf(bytes={len(self._bytes)}, decisions={sorted(self._decisions)})"
 
-    def recall(self, written: Sequence[Decision]) -> None:
-        """What an earlier process of ours has left on our disk."""
-        self._written.update((each.round, each) for each in written)
+    def recall(self, written: Sequence[Written]) -> None:
+        """What an earlier process of ours has left on our disk, the oldest first."""
+        for each in written:
+            self._note_written(each)
 
     def open(self, reducer: Reducer) -> None:
         """A new round begins; the means of the last one live on in its decision."""
@@ -107,13 +118,14 @@ class Shelf:
         """No decided round counts any more."""
         self._decisions.clear()
         self._written.clear()
+        self._written_means = 0
         self._sought.clear()
         self.unkept = None
 
     def undo(self, round: int) -> None:
         """That decided round counts no more."""
         self._decisions.pop(round, None)
-        self._written.pop(round, None)
+        self._drop_written(round)
         self._sought.discard(round)
 
     # -- the open round -----------------------------------------------------------------------------------------
@@ -169,28 +181,28 @@ class Shelf:
         """A decided round, if it is still kept."""
         return self._decisions.get(round)
 
-    def served(self, round: int) -> Decision | None:
-        """The same, or one without its bytes, which are on our disk."""
-        written = self._written.get(round)
-        is_there = written is not None and self.archive is not None and self.archive.holds(round)
-        return self._decisions.get(round) or (written if is_there else None)
+    def served(self, round: int) -> Written | None:
+        """What is known of a decided round whose bytes are here, or on our disk."""
+        if (decision := self._decisions.get(round)) is not None:
+            return Written(round, decision.result.table, decision.means)
+        return self._written.get(round) if self._is_on_disk(round) else None
 
     def find(self, part: int, round: int, chunk: int, hash: Digest) -> Mean | None:
         """A mean of this or of a decided round; its bytes are left out if they are on our disk only."""
-        decision = self.served(round)
-        if decision is not None and chunk < len(decision.means) and decision.means[chunk].hash == hash:
-            if not decision.payloads:
-                return Mean(part, round, chunk, decision.means[chunk], b"")
+        known, decision = self.served(round), self._decisions.get(round)
+        if known is not None and chunk < len(known.means) and known.means[chunk].hash == hash:
+            if decision is None:
+                return Mean(part, round, chunk, known.means[chunk], b"")
             self._sought.add(round)
-            return Mean(part, round, chunk, decision.means[chunk], decision.payloads[chunk])
+            return Mean(part, round, chunk, known.means[chunk], decision.payloads[chunk])
         found = self._bytes.get((chunk, hash))
         return Mean(part, round, chunk, *found) if found is not None else None
 
     def find_table(self, round: int, name: Digest) -> tuple[Made, ...] | None:
         """A table of this or of a decided round."""
-        decision = self.served(round)
-        if decision is not None and decision.result.table == name:
-            return decision.means
+        known = self.served(round)
+        if known is not None and known.table == name:
+            return known.means
         return self._tables.get(name)
 
     def _forget(self, last: int) -> None:
@@ -199,10 +211,25 @@ class Shelf:
         leased = self._leased(newest)
         for round in [round for round in self._decisions if round <= min(last, leased)]:
             if round not in self._sought or round <= newest - KEPT_ROUNDS:
-                self._written[round] = replace(self._decisions.pop(round), payloads=())
+                decision = self._decisions.pop(round)
+                self._note_written(Written(round, decision.result.table, decision.means))
                 self._sought.discard(round)
-        while sum(len(each.means) for each in self._written.values()) > MOST_WRITTEN:
-            del self._written[min(self._written)]
+        while (oldest := next(iter(self._written), None)) is not None and not self._is_on_disk(oldest):
+            self._drop_written(oldest)
+
+    def _is_on_disk(self, round: int) -> bool:
+        return self.archive is not None and self.archive.holds(round)
+
+    def _note_written(self, written: Written) -> None:
+        self._drop_written(written.round)
+        self._written[written.round] = written
+        self._written_means += len(written.means)
+        while self._written_means > MOST_WRITTEN:
+            self._drop_written(next(iter(self._written)))
+
+    def _drop_written(self, round: int) -> None:
+        if (written := self._written.pop(round, None)) is not None:
+            self._written_means -= len(written.means)
 
     def _leased(self, newest: int) -> int:
         """All rounds after this one are kept for those who download the state before them."""

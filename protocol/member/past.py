@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.context import Outcome
 from shoal.protocol.averaging.policy import Base
-from shoal.protocol.averaging.replay import outcome_of, written_decision
-from shoal.protocol.averaging.shelf import KEPT_ROUNDS, MOST_WRITTEN, Decision
+from shoal.protocol.averaging.replay import outcome_of, written
+from shoal.protocol.averaging.shelf import KEPT_ROUNDS, MOST_WRITTEN, Written
 from shoal.protocol.log.register import Rules, body_of, steps
 from shoal.protocol.log.shortcuts import Shortcuts, beginning
 from shoal.protocol.member.facts import PART, RunFacts
@@ -26,22 +26,22 @@ class Past:
     certified: Certified
     outcomes: dict[int, Outcome | None]  # by round, what the log has decided; None where that was undone
     means: tuple[Mean | Table, ...] = ()
-    written: tuple[Decision, ...] = ()  # without their bytes, which are on our disk; the newest first
+    written: tuple[Written, ...] = ()  # the oldest first
 
     def keep_tables(self, applied: int, tables: Callable[[int], Iterable[Table]]) -> None:
         """Know of the rounds that are applied here what others may still want.
 
         `tables` gives those of a round all of whose means are on our disk.
         """
-        written, room = list[Decision](), MOST_WRITTEN
+        found, room = list[Written](), MOST_WRITTEN
         for round in sorted((round for round in self.outcomes if round <= applied), reverse=True):
             outcome = self.outcomes[round]
-            decision = written_decision(outcome, tables(round)) if outcome is not None else None
-            room -= len(decision.means) if decision is not None else 0
+            known = written(outcome, tables(round)) if outcome is not None else None
+            room -= len(known.means) if known is not None else 0
             if room < 0:
                 break
-            written += [decision] if decision is not None else []
-        self.written = tuple(written)
+            found += [known] if known is not None else []
+        self.written = tuple(reversed(found))
 
     def keep_means(self, base: Base | None, read: Callable[[int], Iterable[Mean | Table]]) -> None:
         """Take those on our disk that somebody may need: of where we stand, of what follows, and of the last rounds.

@@ -39,13 +39,23 @@ class _Leases:
         return self.room
 
 
-def _shelf(leases: _Leases | None, rounds: int, size: int = 10, sought: tuple[int, ...] = ()) -> Shelf:
+def _decision(round: int, size: int = 10) -> Decision:
+    result = Result(0, round, round - 1, NO_DIGEST, NO_DIGEST, NO_DIGEST, (), ())
+    return Decision(round, result, (), (MADE,), (bytes(size),))
+
+
+def _shelf(
+    leases: _Leases | None,
+    rounds: int,
+    size: int = 10,
+    sought: tuple[int, ...] = (),
+    archive: _Archive | None = None,
+) -> Shelf:
     """After so many rounds, each of `size` bytes."""
     shelf = Shelf()
-    shelf.leases = leases
+    shelf.leases, shelf.archive = leases, archive
     for round in range(1, rounds + 1):
-        result = Result(0, round, round - 1, NO_DIGEST, NO_DIGEST, NO_DIGEST, (), ())
-        shelf.decide(Decision(round, result, (), (MADE,), (bytes(size),)))
+        shelf.decide(_decision(round, size))
         if round in sought:
             assert shelf.find(0, round, 0, MADE.hash) is not None
     return shelf
@@ -74,9 +84,8 @@ class _Archive:
 
 
 def test_of_earlier_rounds_it_is_known_what_is_on_the_disk() -> None:
-    shelf = _shelf(None, 5)
-    assert shelf.find(0, 3, 0, MADE.hash) is None
-    shelf.archive = _Archive(3)
+    assert _shelf(None, 5).find(0, 3, 0, MADE.hash) is None
+    shelf = _shelf(None, 5, archive=_Archive(3))
     assert shelf.find(0, 3, 0, MADE.hash) == Mean(0, 3, 0, MADE, b"")
     assert shelf.find(0, 3, 1, MADE.hash) is None
     assert shelf.find_table(4, NO_DIGEST) == (MADE,)
@@ -90,9 +99,13 @@ def test_of_earlier_rounds_it_is_known_what_is_on_the_disk() -> None:
 
 def test_what_is_known_of_the_disk_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.protocol.averaging.shelf.MOST_WRITTEN", 10)
-    shelf = _shelf(None, 50)
-    shelf.archive = _Archive(0)
+    archive = _Archive(0)
+    shelf = _shelf(None, 50, archive=archive)
     assert [round for round in range(51) if shelf.served(round)] == list(range(40, 51))
+    archive.since = 45
+    shelf.decide(_decision(51))
+    assert list(shelf._written) == list(range(45, 51)), "what is forgotten there is forgotten here"
+    assert shelf._written_means == 6
 
 
 def test_results_are_kept_for_who_downloads_the_state_before_them_as_long_as_there_is_room() -> None:
