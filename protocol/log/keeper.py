@@ -214,7 +214,8 @@ class Keeper:
         self._shortcuts = shortcuts
         self._judge = judge
         self._anchor = anchor
-        self._sought_since: float | None = None  # the anchor's branch, where we see others who show another one
+        self._sought_since: float | None = None  # the anchor's branch, while a member is here that shows another one
+        self._shown_by: set[PeerId] = set()  # members that have shown the branch known here, which is such another one
         self._seen = core.register  # up to which decisions were told
         self._clock = 0.0  # seconds in which this process ran: a machine that slept accuses nobody
         self._ticked_at: float | None = None
@@ -462,6 +463,11 @@ class Keeper:
         """Any message of the log."""
         self._note_branch(sender, branch_of(message))
         self._hear_after_sleep(sender)
+        effects = self._take(sender, message)
+        self._note_shown(sender, message)
+        return effects
+
+    def _take(self, sender: PeerId, message: KeeperMessage) -> list[Effect]:
         if isinstance(message, Request):
             self._note_life(sender, message)
         if isinstance(message, Statement):
@@ -514,6 +520,7 @@ class Keeper:
         me, self._end_asked = self.core.me, None
         if register.branch != before.branch:  # who still speaks of the one before is on its way
             self._elsewhere.clear()
+            self._shown_by.clear()
             self._goes_on_since = self._stuck_since = None
         came_back = self._came_back(before, register)
         self._elsewhere.difference_update(came_back)
@@ -614,8 +621,8 @@ class Keeper:
         return self._pass_by_anchor() + self._do_duties()
 
     def _pass_by_anchor(self) -> list[Effect]:
-        """If the run has left its branch, or others are here and nobody of them shows that branch for long."""
-        if not self.seeks_branch or not self._view.alive():
+        """If the run has left its branch, or a member that shows another one is here for long, and nobody shows it."""
+        if not self.seeks_branch or not any(map(self._view.is_alive, self._shown_by)):
             self._sought_since = None
         elif self._sought_since is None:
             self._sought_since = self._clock
@@ -628,8 +635,8 @@ class Keeper:
         return [Tell(Unanchored())] if had_one else []
 
     def _do_duties(self) -> list[Effect]:
-        if self.register.is_over:
-            return self._ask_who_is_no_member()
+        if self.register.is_over:  # members are asked only whether they show the branch that the link names
+            return self._ask_around() if self.seeks_branch else self._ask_who_is_no_member()
         if self._must_look():
             return self._miss() + self._ask_around() + self._yield_to_rival()
         if self.register.yields_to != NO_DIGEST:
@@ -878,6 +885,17 @@ class Keeper:
         elif may_survive(self.register, peer):
             self._elsewhere.add(peer)
 
+    def _note_shown(self, peer: PeerId, message: KeeperMessage) -> None:
+        """Who shows the branch that is known here, though the run's link names another one.
+
+        Its members only: what they have read leads from the run's founder, as was checked, and they would know of the
+        other branch. Newcomers may have read as little as we, and strangers say anything.
+        """
+        if branch_of(message) != self.register.branch:
+            self._shown_by.discard(peer)
+        elif isinstance(message, Tip | Decided | Shortcut) and self.seeks_branch and may_survive(self.register, peer):
+            self._shown_by.add(peer)
+
     def _goes_on_from_ours(self, register: Register) -> bool:
         """Whether our log leads to `register`, which is later."""
         ours = self.register
@@ -907,6 +925,7 @@ class Keeper:
             return []  # what is claimed of a branch is believed of members only: nobody has signed its tokens
         if rank_of(shortcut) != known:
             check_shortcut(shortcut, self._founding, self.core.rules, met_by or sender)
+            check_skip(self._anchor, shortcut.way, shortcut.register, met_by or sender)
             self._rival = sender, shortcut
         self._rival_at = self._clock
         is_told = met_by is not None or (rank_of(shortcut) == known and self._clock - self._told_at < RIVAL / 2)
@@ -951,14 +970,17 @@ class Keeper:
         """Go on there, in a later life: what was promised to the voters of before is forgotten."""
         core, register, before = self.core, shortcut.register, self.register
         life = max(core.life, last_life(register, core.me)) + 1
+        has_reached_anchor = not self.is_below_anchor
         self._rival, self._seen = None, register
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept: list[Effect] = [Persist("switch", Switch(shortcut, self.core.vote_file()))]  # in one: we may be killed
         self._statements, self._promoted, self._elsewhere, self._came_over = {}, set(), set(), set()
+        self._shown_by.clear()
         self._asked_after_end.clear()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
-        kept += self._drop_anchor()  # it is of the branch that we leave
+        if has_reached_anchor and self.seeks_branch:  # we have been where it leads, and leave that
+            kept += self._drop_anchor()
         return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:
