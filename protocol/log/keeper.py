@@ -518,9 +518,11 @@ class Keeper:
 
     def _after_entry(self, before: Register, register: Register) -> list[Effect]:
         me, self._end_asked = self.core.me, None
+        self._is_due_then = False  # as of the core: whoever waits for another one says so
         if register.branch != before.branch:  # who still speaks of the one before is on its way
             self._elsewhere.clear()
             self._shown_by.clear()
+            self._held_back.clear()
             self._goes_on_since = self._stuck_since = None
         came_back = self._came_back(before, register)
         self._elsewhere.difference_update(came_back)
@@ -563,7 +565,8 @@ class Keeper:
             case AddVoters(consents=consents, orders=orders):
                 ordered = {each.subject for each in orders}
                 peers = [each.peer for each in consents]
-                return all(self._is_here(peer) and (peer in ordered or self._has_gone(peer)) for peer in peers)
+                here = [peer for peer in peers if has_member(self.register, peer) and self._is_here(peer)]
+                return here == peers and all(peer in ordered or self._has_gone(peer) for peer in peers)
             case Remove(peer=peer, orders=()):
                 return peer != self.core.me and not self._view.is_alive(peer)
             case Void(lacks=lacks):
@@ -656,7 +659,7 @@ class Keeper:
     def _wake_up(self) -> list[Effect]:
         if self._woke_at is None or self._clock - self._woke_at < LOOK:
             return []
-        held, is_due = list(self._held_back.values()), self._is_due_then
+        held, is_due = [body for body in self._held_back.values() if self._is_good(body)], self._is_due_then
         self._woke_at, self._held_back, self._is_due_then = None, {}, False
         return [*(effect for body in held for effect in self.want(body)), *(self.expect() if is_due else [])]
 
@@ -976,7 +979,7 @@ class Keeper:
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept: list[Effect] = [Persist("switch", Switch(shortcut, self.core.vote_file()))]  # in one: we may be killed
         self._statements, self._promoted, self._elsewhere, self._came_over = {}, set(), set(), set()
-        self._shown_by.clear()
+        self._shown_by, self._held_back, self._is_due_then = set(), {}, False
         self._asked_after_end.clear()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
         if has_reached_anchor and self.seeks_branch:  # we have been where it leads, and leave that
