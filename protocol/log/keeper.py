@@ -176,7 +176,10 @@ class Unfit(Event):
 
 @dataclass(frozen=True, slots=True)
 class CameBack(Event):
-    """These were members before the log parted, went on without it or not at all, and are members again."""
+    """These were members before the log parted, went on without it or not at all, and are members again.
+
+    Told to who was a member meanwhile: whoever is new, or back itself, only reads of it.
+    """
 
     peers: tuple[PeerId, ...]
 
@@ -530,7 +533,7 @@ class Keeper:
         self._statements = {key: each for key, each in self._statements.items() if _counts(each, register)}
         self._promoted -= {peer for peer in self._promoted if not self._may_get_a_vote(peer)}
         was_here = has_life(before, me, self.core.life)
-        told: list[Effect] = [Tell(CameBack(came_back))] if came_back else []
+        told: list[Effect] = [Tell(CameBack(came_back))] if came_back and was_here else []
         return [*told, Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else told
 
     def _came_back(self, before: Register, register: Register) -> tuple[PeerId, ...]:

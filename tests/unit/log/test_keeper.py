@@ -453,6 +453,21 @@ def test_who_was_left_behind_and_is_back_is_told_of() -> None:
     assert Tell(CameBack((B,))) in bench.keeper.want(Admit((asks,)))
 
 
+def test_who_reads_of_it_later_is_told_of_nobody_who_is_back() -> None:
+    """It was no member when the log parted, so nobody went on without it, or with it."""
+    bench, newcomer = Bench(), Bench()
+    newcomer.keeper.core = replace(newcomer.keeper.core, me=PEERS[6], life=1)
+    newcomer.seen.here = {A}
+    life = member_of(bench.first, A).life
+    found_alone(bench)
+    asks = signed(Asks(bench.keeper.register.branch, B, life + 9, False, b""), FakeSigner(B))
+    assert Tell(CameBack((B,))) in bench.keeper.want(Admit((asks,)))
+    register = bench.keeper.register
+    effects = newcomer.keeper.receive(A, Tip(register.branch, register.number, bench.keeper.core.log))
+    assert newcomer.keeper.register == register
+    assert not any(isinstance(each, Tell) and isinstance(each.event, CameBack) for each in effects)
+
+
 def wants_something(bench: Bench) -> bool:
     """Whether it lets something be decided that it wants now."""
     register = bench.keeper.register
