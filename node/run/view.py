@@ -236,7 +236,11 @@ def _not_admitted(run: Run) -> str | None:
     if log.is_below_anchor:
         return (
             "the log here ends before the entry that the run's link names: this node waits for a member that has more"
-            + (", for a minute at most, as the link is of another branch of the log" if log.seeks_branch else "")
+            + (
+                ", or until one without more was here for a minute, as the link is of another branch of the log"
+                if log.seeks_branch
+                else ""
+            )
         )
     voters = log.register.voters
     here = sum(voter in log.here for voter in voters)

@@ -2,7 +2,7 @@
 
 An anchor is of one branch of the log, and says nothing of another, to which the run may have gone on since the link
 was made. A log that ends before the branch of the anchor began may be that of a run which has left that branch, or an
-old copy: so it is waited for a while.
+old copy: so the branch is waited for, and no more once a member that shows only such a log was here for a while.
 
 Who shows a branch has passed by the anchor, but has founded it with members whom the log names, as is checked: with
 `crash` those do not lie, with `byzantine` nobody founds branches; and an old copy that goes on alone is left again, as

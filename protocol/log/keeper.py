@@ -176,7 +176,10 @@ class Unfit(Event):
 
 @dataclass(frozen=True, slots=True)
 class CameBack(Event):
-    """These were members before the log parted, went on without it or not at all, and are members again."""
+    """These were members before the log parted, went on without it or not at all, and are members again.
+
+    Told to who was a member meanwhile: whoever is new, or back itself, only reads of it.
+    """
 
     peers: tuple[PeerId, ...]
 
@@ -214,7 +217,8 @@ class Keeper:
         self._shortcuts = shortcuts
         self._judge = judge
         self._anchor = anchor
-        self._sought_since: float | None = None  # the anchor's branch, where we see others who show another one
+        self._sought_since: float | None = None  # the anchor's branch, while a member is here that shows another one
+        self._shown_by: set[PeerId] = set()  # members that have shown the branch known here, which is such another one
         self._seen = core.register  # up to which decisions were told
         self._clock = 0.0  # seconds in which this process ran: a machine that slept accuses nobody
         self._ticked_at: float | None = None
@@ -462,6 +466,11 @@ class Keeper:
         """Any message of the log."""
         self._note_branch(sender, branch_of(message))
         self._hear_after_sleep(sender)
+        effects = self._take(sender, message)
+        self._note_shown(sender, message)
+        return effects
+
+    def _take(self, sender: PeerId, message: KeeperMessage) -> list[Effect]:
         if isinstance(message, Request):
             self._note_life(sender, message)
         if isinstance(message, Statement):
@@ -512,8 +521,11 @@ class Keeper:
 
     def _after_entry(self, before: Register, register: Register) -> list[Effect]:
         me, self._end_asked = self.core.me, None
+        self._is_due_then = False  # as of the core: whoever waits for another one says so
         if register.branch != before.branch:  # who still speaks of the one before is on its way
             self._elsewhere.clear()
+            self._shown_by.clear()
+            self._held_back.clear()
             self._goes_on_since = self._stuck_since = None
         came_back = self._came_back(before, register)
         self._elsewhere.difference_update(came_back)
@@ -521,7 +533,7 @@ class Keeper:
         self._statements = {key: each for key, each in self._statements.items() if _counts(each, register)}
         self._promoted -= {peer for peer in self._promoted if not self._may_get_a_vote(peer)}
         was_here = has_life(before, me, self.core.life)
-        told: list[Effect] = [Tell(CameBack(came_back))] if came_back else []
+        told: list[Effect] = [Tell(CameBack(came_back))] if came_back and was_here else []
         return [*told, Tell(Gone())] if was_here and not has_life(register, me, self.core.life) else told
 
     def _came_back(self, before: Register, register: Register) -> tuple[PeerId, ...]:
@@ -556,7 +568,8 @@ class Keeper:
             case AddVoters(consents=consents, orders=orders):
                 ordered = {each.subject for each in orders}
                 peers = [each.peer for each in consents]
-                return all(self._is_here(peer) and (peer in ordered or self._has_gone(peer)) for peer in peers)
+                here = [peer for peer in peers if has_member(self.register, peer) and self._is_here(peer)]
+                return here == peers and all(peer in ordered or self._has_gone(peer) for peer in peers)
             case Remove(peer=peer, orders=()):
                 return peer != self.core.me and not self._view.is_alive(peer)
             case Void(lacks=lacks):
@@ -614,8 +627,8 @@ class Keeper:
         return self._pass_by_anchor() + self._do_duties()
 
     def _pass_by_anchor(self) -> list[Effect]:
-        """If the run has left its branch, or others are here and nobody of them shows that branch for long."""
-        if not self.seeks_branch or not self._view.alive():
+        """If the run has left its branch, or a member that shows another one is here for long, and nobody shows it."""
+        if not self.seeks_branch or not any(map(self._view.is_alive, self._shown_by)):
             self._sought_since = None
         elif self._sought_since is None:
             self._sought_since = self._clock
@@ -628,8 +641,8 @@ class Keeper:
         return [Tell(Unanchored())] if had_one else []
 
     def _do_duties(self) -> list[Effect]:
-        if self.register.is_over:
-            return self._ask_who_is_no_member()
+        if self.register.is_over:  # members are asked only whether they show the branch that the link names
+            return self._ask_around() if self.seeks_branch else self._ask_who_is_no_member()
         if self._must_look():
             return self._miss() + self._ask_around() + self._yield_to_rival()
         if self.register.yields_to != NO_DIGEST:
@@ -649,7 +662,7 @@ class Keeper:
     def _wake_up(self) -> list[Effect]:
         if self._woke_at is None or self._clock - self._woke_at < LOOK:
             return []
-        held, is_due = list(self._held_back.values()), self._is_due_then
+        held, is_due = [body for body in self._held_back.values() if self._is_good(body)], self._is_due_then
         self._woke_at, self._held_back, self._is_due_then = None, {}, False
         return [*(effect for body in held for effect in self.want(body)), *(self.expect() if is_due else [])]
 
@@ -878,6 +891,17 @@ class Keeper:
         elif may_survive(self.register, peer):
             self._elsewhere.add(peer)
 
+    def _note_shown(self, peer: PeerId, message: KeeperMessage) -> None:
+        """Who shows the branch that is known here, though the run's link names another one.
+
+        Its members only: what they have read leads from the run's founder, as was checked, and they would know of the
+        other branch. Newcomers may have read as little as we, and strangers say anything.
+        """
+        if branch_of(message) != self.register.branch:
+            self._shown_by.discard(peer)
+        elif isinstance(message, Tip | Decided | Shortcut) and self.seeks_branch and may_survive(self.register, peer):
+            self._shown_by.add(peer)
+
     def _goes_on_from_ours(self, register: Register) -> bool:
         """Whether our log leads to `register`, which is later."""
         ours = self.register
@@ -907,6 +931,7 @@ class Keeper:
             return []  # what is claimed of a branch is believed of members only: nobody has signed its tokens
         if rank_of(shortcut) != known:
             check_shortcut(shortcut, self._founding, self.core.rules, met_by or sender)
+            check_skip(self._anchor, shortcut.way, shortcut.register, met_by or sender)
             self._rival = sender, shortcut
         self._rival_at = self._clock
         is_told = met_by is not None or (rank_of(shortcut) == known and self._clock - self._told_at < RIVAL / 2)
@@ -951,14 +976,17 @@ class Keeper:
         """Go on there, in a later life: what was promised to the voters of before is forgotten."""
         core, register, before = self.core, shortcut.register, self.register
         life = max(core.life, last_life(register, core.me)) + 1
+        has_reached_anchor = not self.is_below_anchor
         self._rival, self._seen = None, register
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept: list[Effect] = [Persist("switch", Switch(shortcut, self.core.vote_file()))]  # in one: we may be killed
         self._statements, self._promoted, self._elsewhere, self._came_over = {}, set(), set(), set()
+        self._shown_by, self._held_back, self._is_due_then = set(), {}, False
         self._asked_after_end.clear()
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
-        kept += self._drop_anchor()  # it is of the branch that we leave
+        if has_reached_anchor and self.seeks_branch:  # we have been where it leads, and leave that
+            kept += self._drop_anchor()
         return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:

@@ -147,8 +147,11 @@ def shortened(crossings: Sequence[Crossing]) -> tuple[Crossing, ...]:
 
 
 def _bare(crossing: Crossing, following: Crossing) -> Crossing:
-    """Without what nobody needs who only checks it: what is founded then is certified by the headers that follow."""
-    if crossing.rest is not None or not following.headers:
+    """Without what nobody needs who only checks it: its own headers certify it, and those that follow what is founded.
+
+    Where either are missing, as nothing was decided on a branch, the whole register is compared (`_check_way`).
+    """
+    if crossing.rest is not None or not crossing.headers or not following.headers:
         return crossing
     body = body_of(crossing.entry.body)
     if isinstance(body, Found) and any(each.bound for each in body.stays):  # to what may rest on the entries before
@@ -163,8 +166,11 @@ def beginning(founding: Register, way: Way, rules: Rules) -> Register:
 
 def check_shortcut(shortcut: Shortcut, founding: Register, rules: Rules, shown_by: PeerId) -> None:
     """RemoteError unless the way leads from the founder to the register."""
-    here = founding
-    for crossing in shortcut.way.crossings:
+    here, crossings = founding, shortcut.way.crossings
+    for place, crossing in enumerate(crossings, 1):
+        # Else `here` lacks a part, too, and would be taken for a register where no header names the root of the next.
+        if crossing.rest is not None and not any(each.headers for each in crossings[place : place + 1]):
+            raise RemoteError("shows a part of a register only, before a branch that no header leads on from", shown_by)
         root = root_of(crossing.register, crossing.rest) if crossing.rest is not None else None
         _check_way(here, crossing.headers, crossing.register, rules, shown_by, leads_over=True, root=root)
         here = after(crossing.register, crossing.entry, rules, shown_by)

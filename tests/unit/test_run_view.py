@@ -101,7 +101,7 @@ def run(
         (
             run("syncing", is_member=False, is_below=True, seeks_branch=True),
             "the log here ends before the entry that the run's link names: this node waits for a member that has more, "
-            "for a minute at most, as the link is of another branch of the log",
+            "or until one without more was here for a minute, as the link is of another branch of the log",
         ),
         (run("syncing", is_member=False), "the run's voters must admit this node: 2 of 3 are here"),
         (run(trouble=(lost := "the worker was ended by SIGKILL; it is started again")), lost),

@@ -26,6 +26,7 @@ from shoal.protocol.messages.log import (
     Asks,
     Decided,
     Found,
+    GetLog,
     Register,
     Request,
     Shortcut,
@@ -286,6 +287,83 @@ def test_to_a_log_that_ends_before_the_links_entry_only_after_a_while() -> None:
     assert Tell(Unanchored()) in effects
     assert asks_to_be_admitted(effects)
     assert not joiner.seeks_branch
+
+
+@pytest.mark.parametrize("says", [(), LOG])
+def test_only_a_member_that_shows_another_branch_and_is_alive_says_that_the_links_was_left(
+    says: Sequence[Decided],
+) -> None:
+    """Not strangers, nor other newcomers, whatever they have read, while the only member is away for a while."""
+    other = PeerId("other newcomer")
+    joiner = joiner_by(anchor_on_branch(20), FOUNDER)
+    joiner.receive(FOUNDER, Tip(BRANCH, LATEST, tuple(LOG)))
+    joiner._view = Others((other,))
+    joiner.receive(other, Tip(BRANCH, len(says), tuple(says)))
+    assert Tell(Unanchored()) not in ticks(joiner, 3 * SEEKING)
+    joiner._view = Others((other, FOUNDER))
+    again = [each for at in range(int(SEEKING) + 2) for each in joiner.fire(3 * SEEKING + at, DUTIES)]
+    assert Tell(Unanchored()) in again
+
+
+def test_who_has_gone_to_another_branch_shows_the_one_before_no_more() -> None:
+    joiner = joiner_by(anchor_on_branch(20), FOUNDER)
+    joiner.receive(FOUNDER, Tip(BRANCH, LATEST, tuple(LOG)))
+    joiner.receive(FOUNDER, GetLog(digest("the links branch, perhaps"), LATEST))
+    assert Tell(Unanchored()) not in ticks(joiner, 3 * SEEKING)
+
+
+def test_who_knows_the_founder_only_and_hears_of_no_log_waits() -> None:
+    joiner = joiner_by(anchor_on_branch(20), PeerId("stranger"))
+    assert Tell(Unanchored()) not in ticks(joiner, 3 * SEEKING)
+
+
+def test_who_has_read_a_log_that_is_over_still_asks_its_members_for_the_links_branch() -> None:
+    joiner = joiner_by(anchor_on_branch(20), FOUNDER)
+    joiner.receive(FOUNDER, Tip(BRANCH, LATEST, tuple(LOG)))
+    joiner.core = replace(joiner.core, register=replace(joiner.register, is_over=True))
+    asked = [each for each in joiner.fire(1.0, DUTIES) if isinstance(each, Send)]
+    assert asked == [Send(FOUNDER, GetLog(BRANCH, LATEST))]
+
+
+def way_to(log: Sequence[Decided], tokens: int) -> Shortcut:
+    """To the end of such a log, or somewhere before, which claims to have so many tokens."""
+    shortcuts, register = Shortcuts(FOUNDING, START, FOUNDING), FOUNDING
+    for before, decided, register in steps(FOUNDING, log, rules_of(Crash, JOINER)):
+        shortcuts.read(before, decided, register)
+    found = shortcuts.to(log, register)
+    assert found is not None
+    return replace(found, tokens=tokens)
+
+
+def test_who_is_led_from_another_branch_to_an_old_copy_of_the_links_one_waits_there() -> None:
+    joiner, (core, log) = joiner_by(anchor_on_branch(20)), branch_log(2)
+    joiner.receive(FOUNDER, Tip(BRANCH, LATEST, tuple(LOG)))
+    effects = joiner.receive(SURVIVOR, way_to(log, 1000)) + joiner.receive(SURVIVOR, shown(core, log))
+    assert joiner.register == core.register
+    effects += ticks(joiner, 3 * SEEKING)
+    assert Tell(Unanchored()) not in effects
+    assert not asks_to_be_admitted(effects)
+
+
+def test_another_branch_with_another_entry_than_the_link_names_is_not_gone_to() -> None:
+    core, log = branch_log(2)
+    joiner = joiner_by(Anchor(FORK, b"another!", core.register.branch[:8]))
+    joiner.receive(FOUNDER, Tip(BRANCH, LATEST, tuple(LOG)))
+    with pytest.raises(RemoteError, match=f"another entry {FORK}") as refusal:
+        joiner.receive(SURVIVOR, way_to(log, 1000))
+    assert refusal.value.peer == SURVIVOR
+    assert joiner.register.branch == BRANCH
+
+
+def test_who_has_read_the_links_entry_and_leaves_its_branch_waits_for_it_no_more() -> None:
+    """Though the other branch is shorter, so that it might be an old copy of what was before."""
+    joiner, (core, log) = joiner_by(anchor_on_branch(20)), branch_log(20)
+    joiner.receive(SURVIVOR, shown(core, log))
+    assert not joiner.is_below_anchor
+    effects = joiner.receive(FOUNDER, way_to(LOG, 1000))
+    assert joiner.register.branch == BRANCH
+    assert Tell(Unanchored()) in effects
+    assert not joiner.is_below_anchor
 
 
 def anchor_on_branch(own: int) -> Anchor:

@@ -47,6 +47,7 @@ from shoal.protocol.messages.log import (
     Phase,
     Propose,
     Register,
+    Remove,
     Request,
     Result,
     Seat,
@@ -434,17 +435,37 @@ def test_who_is_back_from_another_branch_is_told_of() -> None:
     assert Tell(CameBack((C,))) not in bench.keeper._after_entry(register, changed), "once"
 
 
+def found_alone(bench: Bench) -> None:
+    """A goes on without the others."""
+    bench.lose(B, C)
+    register = bench.keeper.register
+    stays = Stays(register.branch, register.tip, A, 1, b"", A, member_of(register, A).life, b"")
+    bench.keeper._do(bench.keeper.core.found(Found((signed(stays, FakeSigner(A)),))))
+
+
 def test_who_was_left_behind_and_is_back_is_told_of() -> None:
     bench = Bench()
     life = member_of(bench.first, A).life
-    bench.lose(B, C)
-    said = Stays(bench.first.branch, bench.first.tip, A, 1, b"", A, life, b"")
-    stays = signed(said, FakeSigner(A))
-    bench.keeper._do(bench.keeper.core.found(Found((stays,))))
+    found_alone(bench)
     register = bench.keeper.register
     assert [member.peer for member in register.members] == [A]
     asks = signed(Asks(register.branch, B, life + 9, False, b""), FakeSigner(B))
     assert Tell(CameBack((B,))) in bench.keeper.want(Admit((asks,)))
+
+
+def test_who_reads_of_it_later_is_told_of_nobody_who_is_back() -> None:
+    """It was no member when the log parted, so nobody went on without it, or with it."""
+    bench, newcomer = Bench(), Bench()
+    newcomer.keeper.core = replace(newcomer.keeper.core, me=PEERS[6], life=1)
+    newcomer.seen.here = {A}
+    life = member_of(bench.first, A).life
+    found_alone(bench)
+    asks = signed(Asks(bench.keeper.register.branch, B, life + 9, False, b""), FakeSigner(B))
+    assert Tell(CameBack((B,))) in bench.keeper.want(Admit((asks,)))
+    register = bench.keeper.register
+    effects = newcomer.keeper.receive(A, Tip(register.branch, register.number, bench.keeper.core.log))
+    assert newcomer.keeper.register == register
+    assert not any(isinstance(each, Tell) and isinstance(each.event, CameBack) for each in effects)
 
 
 def wants_something(bench: Bench) -> bool:
@@ -484,6 +505,67 @@ def test_who_has_slept_and_hears_a_member_waits_for_seconds_only() -> None:
     assert not bench.keeper.core.wanted
     bench.run(WAKING + 2 * TICK)
     assert bench.keeper.core.wanted
+
+
+def test_who_has_slept_and_hears_no_more_of_another_branch_does_not_yield_to_it() -> None:
+    """It may have vanished again; alone we would decide that, and stand still."""
+    bench = Bench(entries=5)
+    slept(bench)
+    bench.keeper.receive(C, other_branch(bench.first, C, tokens=1000))
+    bench.run(RIVAL + TICK)
+    assert bench.keeper._rival is None
+    bench.run(LOOK)
+    assert wants_something(bench)
+    assert not asked_to_yield(bench)
+
+
+def test_what_was_held_back_after_a_sleep_is_looked_at_again() -> None:
+    bench = Bench()
+    slept(bench)
+    bench.lose(C)
+    life = member_of(bench.first, C).life
+    said = [signed(replace(unheard(C, life, peer), before=bench.first.tip), FakeSigner(peer)) for peer in (A, B)]
+    assert not bench.keeper.want(Remove(C, life, tuple(said), ()))
+    bench.find(C)
+    bench.run(LOOK + 2 * TICK)
+    assert wants_something(bench)
+    assert not any(isinstance(body_of(body), Remove) for body in bench.keeper.core.wanted)
+
+
+@pytest.mark.parametrize("switches", [False, True])
+def test_what_was_held_back_after_a_sleep_is_of_no_other_branch(switches: bool) -> None:
+    """Though it may fit there."""
+    bench = Bench()
+    slept(bench)
+    bench.keeper.want(Result(0, 1, 0, NO_DIGEST, NO_DIGEST, b"", (), ()))
+    bench.keeper.expect()
+    if switches:
+        bench.keeper._switch(C, other_branch(bench.first, C, tokens=1000))
+    else:
+        found_alone(bench)
+    bench.run(LOOK + 2 * TICK)
+    assert bench.keeper._woke_at is None
+    assert not bench.keeper.register.parts
+    assert not bench.keeper.core.expects
+
+
+def test_a_result_that_was_due_after_a_sleep_and_was_decided_is_due_no_more() -> None:
+    bench = Bench()
+    slept(bench)
+    bench.keeper.expect()
+    result, _ = decided(bench.first, Result(0, 1, 0, NO_DIGEST, NO_DIGEST, b"", (), ()), B, C)
+    bench.keeper.receive(B, result)
+    assert bench.keeper.register.parts
+    bench.run(LOOK + 2 * TICK)
+    assert not bench.keeper.core.expects
+
+
+def test_a_result_that_is_due_after_a_sleep_is_waited_for_then() -> None:
+    bench = Bench()
+    slept(bench)
+    bench.keeper.expect()
+    bench.run(LOOK + 2 * TICK)
+    assert bench.keeper.core.expects
 
 
 def test_a_short_sleep_is_none() -> None:

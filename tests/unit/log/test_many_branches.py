@@ -13,7 +13,17 @@ from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, encode
 from shoal.protocol.log.certificate import certificate_of, subject_of
 from shoal.protocol.log.journal import begun_at, read
-from shoal.protocol.log.register import after, body_of, founded, has_quorum, last_life, member_of, next_entry
+from shoal.protocol.log.register import (
+    after,
+    bare,
+    body_of,
+    founded,
+    has_quorum,
+    last_life,
+    member_of,
+    next_entry,
+    rest_of,
+)
 from shoal.protocol.log.shortcuts import START, Shortcuts, beginning, check_shortcut
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
@@ -32,6 +42,7 @@ from shoal.protocol.messages.log import (
     Stays,
     Vote,
     VoteFile,
+    Way,
 )
 from tests.simulation.log_search import rules_of
 from tests.simulation.signing import SIZE, FakeSigner
@@ -175,6 +186,18 @@ def test_the_founding_of_a_branch_on_which_nothing_was_decided_is_shown_until_a_
     assert nights.shortcuts.left_behind == (way.way.crossings[0].register, [LAPTOPS[0], *LAPTOPS[2:]])
 
 
+def test_a_branch_on_which_nothing_was_decided_is_shown_whole_where_nobody_leads_over_it() -> None:
+    """Without a header nothing certifies what is left out of the register before the next branch."""
+    nights = Nights()
+    nights.fall_asleep(LAPTOPS[:2], later=True, makes=0)
+    nights.fall_asleep(LAPTOPS[1:2], makes=0)
+    nights.be_back()
+    nights.fall_asleep(LAPTOPS[:2], later=True)
+    way = nights.way()
+    assert [len(each.headers) > 0 for each in way.way.crossings] == [True, False, True]
+    check_found(nights, way)
+
+
 def test_a_way_that_was_made_shorter_is_made_shorter_by_who_takes_it_too() -> None:
     nights = Nights()
     for night in range(8):
@@ -233,3 +256,35 @@ def test_a_register_of_which_a_part_is_left_out_is_checked_all_the_same(spoil: C
     spoiled = replace(way, way=replace(way.way, crossings=(first, spoil(second), third)))
     with pytest.raises(RemoteError, match="nobody has certified"):
         check_shortcut(spoiled, nights.founding, RULES, READER)
+
+
+def bared(crossing: Crossing) -> Crossing:
+    """With a part of its register left out."""
+    return replace(crossing, register=bare(crossing.register), rest=rest_of(crossing.register))
+
+
+@pytest.mark.parametrize("makes", [0, 1])
+def test_the_register_before_the_newest_branch_is_shown_whole(makes: int) -> None:
+    """Else who takes the way has another register than all others, and nobody has certified that."""
+    nights = Nights()
+    nights.fall_asleep(LAPTOPS[:2], later=True, makes=makes)
+    (whole,) = nights.shortcuts._branch.crossings
+    crossing = bared(whole)
+    first = after(crossing.register, crossing.entry, RULES)
+    register, headers = (nights.register, nights.shortcuts._newest) if makes else (first, ())
+    way = Shortcut(register.branch, 0, True, Way((crossing,), headers), register)
+    with pytest.raises(RemoteError, match="a part of a register"):
+        check_shortcut(way, nights.founding, RULES, READER)
+    check_shortcut(replace(way, way=Way((whole,), headers), register=nights.register), nights.founding, RULES, READER)
+
+
+def test_the_register_before_a_branch_is_shown_whole_where_no_header_follows() -> None:
+    nights = Nights()
+    nights.fall_asleep(LAPTOPS[:2], later=True, makes=0)
+    nights.fall_asleep(LAPTOPS[1:2], makes=0)
+    crossing, following = nights.shortcuts._branch.crossings
+    before = after(bare(crossing.register), crossing.entry, RULES)
+    crossings = bared(crossing), replace(following, register=before)
+    way = Shortcut(nights.register.branch, 0, True, Way(crossings, ()), after(before, following.entry, RULES))
+    with pytest.raises(RemoteError, match="a part of a register"):
+        check_shortcut(way, nights.founding, RULES, READER)
