@@ -99,6 +99,7 @@ class AgreedRun(Run):
             self._replay(past)
             past.keep_tables(self._base.round, store.means.whole_tables)
         past.keep_means(self._base, store.means.read)
+        past.archive = store.means
         self._past: Past | None = past  # until the member has it
 
     def _replay(self, past: Past) -> None:
@@ -127,7 +128,7 @@ class AgreedRun(Run):
     def _make_member(self) -> Member:
         past, self._past = self._past, None
         assert past is not None
-        member = Member(
+        return Member(
             self._me,
             self._network.addresses(),
             self._facts,
@@ -139,8 +140,6 @@ class AgreedRun(Run):
             random.Random(),
             trains=self._settings.trains,
         )
-        member.rounds.shelf.archive = self.store.means
-        return member
 
     def _on_outcome(self, event: Event) -> None:
         if isinstance(event, Committed | StateReceived | Lapsed):

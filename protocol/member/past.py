@@ -9,7 +9,7 @@ from shoal.protocol.averaging.certified import Certified
 from shoal.protocol.averaging.context import Outcome
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.replay import outcome_of, written
-from shoal.protocol.averaging.shelf import KEPT_ROUNDS, MOST_WRITTEN, Written
+from shoal.protocol.averaging.shelf import KEPT_ROUNDS, MOST_WRITTEN, Archive, Written
 from shoal.protocol.log.register import Rules, body_of, steps
 from shoal.protocol.log.shortcuts import Shortcuts, beginning
 from shoal.protocol.member.facts import PART, RunFacts
@@ -27,6 +27,7 @@ class Past:
     outcomes: dict[int, Outcome | None]  # by round, what the log has decided; None where that was undone
     means: tuple[Mean | Table, ...] = ()
     written: tuple[Written, ...] = ()  # the oldest first
+    archive: Archive | None = None  # the means on our disk
 
     def keep_tables(self, applied: int, tables: Callable[[int], Iterable[Table]]) -> None:
         """Know of the rounds that are applied here what others may still want.

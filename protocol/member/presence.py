@@ -92,6 +92,7 @@ class Presence(Judge, ABC):
         self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer, spread)
         self.rounds.recall(past.outcomes)
         self.rounds.recall_means(past.means)
+        self.rounds.shelf.archive = past.archive
         self.rounds.shelf.recall(past.written)
         last = past.outcomes.get(round) if standing is not None else None
         if last is not None and (decision := Records(past.means).decision(last)) is not None:

@@ -119,11 +119,11 @@ class Peer(Node):
         past = recalled(disk, facts, signer, lambda: oracle.life(me, facts.founder))
         base = self._recall_state(facts, past)
         past.keep_means(base, means_on(disk))
+        past.archive = self
         self._base = base or facts.origin
         held = {self._base.round: list(self.state)} if base is not None else {}
         self.store = Versions(held, disk=disk.setdefault("download", {}))
         self.member = Member(me, (), facts, past, base, signer, lambda _: FactReducer(), self.store, rng)
-        self.member.rounds.shelf.archive = self
         self._residual = [0.0] * self._size
         self._offered = [0.0] * self._size
         self._submitted: tuple[int, list[bytes]] = (0, [])  # a round, and what we contribute to its chunks
