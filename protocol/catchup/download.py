@@ -2,12 +2,13 @@
 
 As many chunks are asked for at once as the line brings before long, whoever sends them: it may be ours that is slow,
 and then chunks of many donors only get into each other's way. So we begin with one, and ask for more while each comes
-in a few seconds, or hardly later than one alone did.
+in a few seconds, or hardly later than one alone did. Half of them may be under way from other joiners: those only say
+that they have a chunk, donors have shown that they are on the right version, and all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -38,6 +39,15 @@ class Fellow:
         return SLACK * len(self.has) >= self.ours
 
 
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What somebody was asked for who was silent then."""
+
+    since: float
+    chunks: frozenset[int]
+    is_donor: bool
+
+
 @dataclass(slots=True)
 class Download:
     """A version that is being downloaded."""
@@ -56,7 +66,9 @@ class Download:
     told: dict[PeerId, int] = field(default_factory=dict)  # who was told of how many of our chunks
     most: int = 1  # chunks that may be on their way at once
     quickest: float | None = None  # seconds in which a chunk has come
-    owing: dict[PeerId, float] = field(default_factory=dict)  # donors that were given up, and since when they owe one
+    owing: dict[PeerId, Owed] = field(default_factory=dict)  # of those who were given up
+    for_donors: set[int] = field(default_factory=set)  # chunks that another joiner has not brought in time
+    is_alone: bool = False  # nothing is left to other joiners any more
     renewed: float = 0.0  # when the donors last heard that we are still at it
 
     @property
@@ -80,9 +92,10 @@ class Download:
         came = len(self.here) - before
         return (now - since) / came * (len(self.hashes) - len(self.here)) if came else None
 
-    def learn(self, took: float) -> None:
-        """A chunk has come in so many seconds, after what was asked of its donor before."""
-        self.quickest = took if self.quickest is None else min(self.quickest, took)
+    def learn(self, took: float, is_donor: bool) -> None:
+        """A chunk has come in so many seconds, after what was asked of its donor before; or of another joiner."""
+        if is_donor or self.quickest is None:  # a joiner next door is no measure for donors' lines
+            self.quickest = took if self.quickest is None else min(self.quickest, took)
         if took <= max(PROMPT, HARDLY_LATER * self.quickest):
             self.most = min(MOST, max(self.most + 1, int(PROMPT / max(took, PROMPT / MOST))))
         else:
@@ -92,18 +105,52 @@ class Download:
         """When `donor` was asked, or sent its last chunk, if later: chunks queue behind each other on its link."""
         return max(asked_at, self.heard.get(donor, asked_at))
 
-    def give_up(self, donor: PeerId) -> None:
-        """`donor` is silent: ask others, until it brings what it owes."""
-        if donor in self.donors:
-            self.owing[donor] = max(self.last_heard(donor, at) for peer, at in self.asked.values() if peer == donor)
-        self.drop(donor)
+    def owes(self, peer: PeerId, index: int) -> bool:
+        """Whether `peer` was given up while it was asked for this chunk."""
+        return peer in self.owing and index in self.owing[peer].chunks
 
-    def drop(self, donor: PeerId) -> None:
-        """Ask `donor` for nothing more; of another joiner, until it tells us again what it has."""
-        self.donors = [peer for peer in self.donors if peer != donor]
-        self.fellows.pop(donor, None)
-        self.unasked |= dict.fromkeys(index for index, asked in self.asked.items() if asked[0] == donor)
-        self.asked = {index: asked for index, asked in self.asked.items() if asked[0] != donor}
+    def settle(self, peer: PeerId) -> float | None:
+        """`peer` has brought a chunk late: it is one of the others again. Since when it owed that, if it did."""
+        owed = self.owing.pop(peer, None)
+        if owed is None:
+            return None
+        if owed.is_donor:
+            self.donors.append(peer)
+        return owed.since
+
+    def forget_debts(self, is_alive: Callable[[PeerId], bool]) -> None:
+        """Another joiner that has died may come back, and has nothing on its way then."""
+        self.owing = {peer: owed for peer, owed in self.owing.items() if owed.is_donor or is_alive(peer)}
+
+    def give_up(self, peer: PeerId) -> None:
+        """`peer` is silent: ask others, until it brings what it owes."""
+        asked = {index: at for index, (donor, at) in self.asked.items() if donor == peer}
+        if asked:
+            since = max(self.last_heard(peer, at) for at in asked.values())
+            if peer in self.fellows:
+                self.for_donors |= asked.keys()
+            self.owing[peer] = Owed(since, frozenset(asked), peer in self.donors)
+        self.drop(peer)
+
+    def drop(self, peer: PeerId) -> None:
+        """Ask `peer` for nothing more."""
+        self.donors = [donor for donor in self.donors if donor != peer]
+        self.fellows.pop(peer, None)
+        self.unasked |= dict.fromkeys(index for index, asked in self.asked.items() if asked[0] == peer)
+        self.asked = {index: asked for index, asked in self.asked.items() if asked[0] != peer}
+
+    def fellows_may(self) -> int:
+        """How many chunks may be under way from other joiners: so their silence displaces no donor."""
+        return self.most // 2 if self.quickest is not None else 0
+
+    def free(self, peer: PeerId, window: int) -> int:
+        """How many more chunks `peer` may be asked for, of whom at most `window` are wanted at once."""
+        holders = [holder for holder, _ in self.asked.values()]
+        of_fellows, may = sum(holder in self.fellows for holder in holders), self.fellows_may()
+        free = window - holders.count(peer)
+        if peer not in self.donors:
+            return min(free, self.most - len(holders), may - of_fellows)
+        return min(free, self.most - (len(holders) - of_fellows) - min(of_fellows, may))
 
     def sort(self, now: float, me: PeerId, patience: float) -> None:
         """Put what is still to be asked for into the order in which donors are asked for it.
@@ -112,7 +159,9 @@ class Download:
         while they get on, and about as fast as we do. Each begins in another place, so that those who have not met yet
         ask for other chunks.
         """
-        moving = [peer for peer, each in self.fellows.items() if now - each.moved <= patience]
+        self.is_alone = self.is_alone or self._is_left_waiting(now, patience)
+        fellows = {} if self.is_alone else self.fellows
+        moving = [peer for peer, each in fellows.items() if now - each.moved <= patience]
         owners = sorted([me, *(peer for peer in moving if self.fellows[peer].keeps_up)])
         seen = set[int]().union(*(each.has for each in self.fellows.values()))
         size, count, rank = len(self.hashes), len(owners), owners.index(me)
@@ -124,6 +173,11 @@ class Download:
 
         self.unasked = dict.fromkeys(sorted(self.unasked, key=place))
 
+    def _is_left_waiting(self, now: float, patience: float) -> bool:
+        """Whether nothing has come for long, and no donor is asked, as all that is missing is left to other joiners."""
+        is_asking = any(peer in self.donors for peer, _ in self.asked.values())
+        return bool(self.reserved) and not is_asking and now - max(self.heard.values(), default=now) > patience
+
     def from_donor(self, most: int) -> list[int]:
         """What to ask a donor for next; the reserved ones come last."""
         return [index for index in islice(self.unasked, most) if index not in self.reserved]
@@ -132,7 +186,7 @@ class Download:
         """What to ask another joiner for next: the last that we would ask donors for."""
         spare, found = self.fellows[fellow].spare, list[int]()
         while spare and len(found) < most:
-            if (index := spare.pop()) in self.unasked:
+            if (index := spare.pop()) in self.unasked and index not in self.for_donors:
                 found.append(index)
         return found
 

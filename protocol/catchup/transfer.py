@@ -16,13 +16,17 @@ Rules:
   version before their newest, or the run's first one; the rounds after it are replayed.
 - Who has just started may hold its newest version alone. That counts if voters enough to be believed stand on it.
 - Who is on another branch of the log offers what no certificate of ours names, and is no liar for it. It is not asked.
-- Every chunk is checked by hash; a donor that sends a wrong one is named and not asked again.
-- A silent donor's chunks are asked of others. What it sends all the same is taken: the hash says what it is.
+- Every chunk is checked by hash as it comes, before more is asked of its donor. Who sends a wrong one is named, and not
+  asked again, whatever it offers. So that costs what was on its way: one chunk, or up to `WINDOW` if it was quick.
+- A silent donor's chunks are asked of others. What it sends all the same is taken: the hash says what it is. It is
+  asked again once it has sent such a chunk; a new offer, or news of what it has, is not enough.
 - Who takes long for a chunk is asked for one at a time, and is waited for longer; where chunks get into each other's
   way, as our line is slow, few donors are asked at once (download.py). All of them hear now and then that we are still
   at it, and keep the version.
 - Joiners of one version tell each other what they have, and serve it. Of the donors each first asks for what none of
   the others has, in a share of its own. So the donors' lines carry each chunk little more than once.
+- Anybody can claim to be such a joiner. So others never have more than half of the places, and none before the first
+  chunk has come from a donor; and if all that is missing is left to them and does not come, donors are asked for it.
 - Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
 """
 
@@ -253,6 +257,8 @@ class Transfer:
         return [Send(peer, GetState(self._part, round, least)) for peer in donors]
 
     def _receive_offer(self, now: float, sender: PeerId, message: StateIs) -> list[Effect]:
+        if sender in self._liars:
+            return []
         root, certified = state_root(message.layout, message.chunks), self._certified.certified_root(message.round)
         if certified is None and self._is_vouched(message.round, root):
             certified = root
@@ -275,7 +281,7 @@ class Transfer:
             effects += self._begin_to_tell(now, self._download)
         elif (message.round, root) != (self._download.base.round, self._download.base.root):
             return []
-        if sender not in self._download.donors:
+        if sender not in self._download.donors and sender not in self._download.owing:
             self._download.donors.append(sender)
         return effects + self._ask_chunks(now, self._download)
 
@@ -298,11 +304,15 @@ class Transfer:
     def _receive_chunk(self, now: float, sender: PeerId, message: StateChunk, download: Download) -> list[Effect]:
         asked = download.asked.get(message.index)
         is_asked = asked is not None and asked[0] == sender
+        is_owed = not is_asked and download.owes(sender, message.index)
         is_late = not is_asked and sender in self._invited and download.lacks(message.index)
-        if message.round != download.base.round or not (is_asked or is_late):
+        if message.round != download.base.round or not (is_asked or is_owed or is_late):
             return []
         if not message.payload:
-            download.drop(sender)
+            if sender in download.fellows:
+                download.give_up(sender)  # it said that it has it
+            else:
+                download.drop(sender)
             return self._ask_chunks(now, download)
         if content_hash(message.payload) != download.hashes[message.index]:
             download.drop(sender)
@@ -310,17 +320,18 @@ class Transfer:
             return [*blame, *self._ask_chunks(now, download)]
         if asked is not None and is_asked:
             self._learn(now, sender, now - download.last_heard(sender, asked[1]), download)
-        elif (since := download.owing.pop(sender, None)) is not None:
+        elif (since := download.settle(sender)) is not None:
             self._learn(now, sender, now - since, download)
-            download.donors.append(sender)
-        download.take(message.index)
-        self._room.put(message.index, message.payload)
+        if download.lacks(message.index):
+            download.take(message.index)
+            self._room.put(message.index, message.payload)
         return self._tell(download) if download.is_complete else self._ask_chunks(now, download)
 
     def _learn(self, now: float, sender: PeerId, took: float, download: Download) -> None:
         download.heard[sender] = now
-        download.learn(took)
-        if sender not in download.fellows:
+        is_donor = sender in download.donors
+        download.learn(took, is_donor)
+        if is_donor:
             self._patience = max(self._patience, min(MOST_PATIENCE, SLACK * took))
         if took < QUICK:
             download.quick.add(sender)
@@ -328,10 +339,11 @@ class Transfer:
             download.quick.discard(sender)
 
     def _blame(self, peer: PeerId, reason: str) -> list[Effect]:
-        if peer not in self._liars:
-            self._liars.append(peer)
         if self._download is not None:
             self._download.owing.pop(peer, None)
+        if peer in self._liars:
+            return []
+        self._liars.append(peer)
         return [Tell(Blamed(peer, reason))]
 
     def _ask_chunks(self, now: float, download: Download) -> list[Effect]:
@@ -340,9 +352,7 @@ class Transfer:
         for peer in [*download.fellows, *download.donors]:
             is_donor = peer in download.donors
             window = SHARED_WINDOW if is_donor and download.fellows else WINDOW
-            window = window if peer in download.quick else 1
-            free = window - sum(asked[0] == peer for asked in download.asked.values())
-            free = min(free, download.most - len(download.asked))
+            free = download.free(peer, window if peer in download.quick else 1)
             if free <= 0:
                 continue
             for index in download.from_donor(free) if is_donor else download.from_fellow(peer, free):
@@ -392,6 +402,8 @@ class Transfer:
         before = download.fellows.get(sender)
         if before is not None and not before.news.take(now):
             return []
+        if sender in download.owing:  # what it says is not what it sends
+            return []
         is_room = before is not None or len(download.fellows) < MAX_FELLOWS
         if sender in download.donors or not is_room or not self._view.is_alive(sender):
             return []
@@ -419,6 +431,7 @@ class Transfer:
         for donor, at in list(download.asked.values()):
             if now - download.last_heard(donor, at) > patience or not self._view.is_alive(donor):
                 download.give_up(donor)
+        download.forget_debts(self._view.is_alive)
         if download.donors or download.is_complete:
             return self._ask_chunks(now, download)
         self._patience = patience

@@ -13,7 +13,8 @@ import pytest
 from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Timer, Wake
 from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
-from shoal.protocol.catchup.transfer import Transfer
+from shoal.protocol.catchup.download import bits_of
+from shoal.protocol.catchup.transfer import TELLING, WINDOW, Transfer
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import HaveChunks, StateChunk
 from tests.simulation.versions import Versions, root_of
@@ -38,8 +39,10 @@ class Town:
         self.cores = {peer: Transfer(peer, 0, certified, _Eyes(self, peer), self.rooms[peer]) for peer in self.all}
         self.done: dict[PeerId, float] = {}
         self.served: Counter[PeerId] = Counter()
+        self.lies: Counter[PeerId] = Counter()
         self.blamed: list[tuple[PeerId, PeerId]] = []
         self.dead: set[PeerId] = set()
+        self.hung: set[PeerId] = set()  # which seem to be alive, and do nothing
         self.liars: set[PeerId] = set()
         self.meet_at = 0.0  # when joiners learn of each other
         self.commit_every: float | None = None  # seconds after which donors keep the version only if it is pinned
@@ -71,13 +74,14 @@ class Town:
         """Until it is so late."""
         while self._inputs[0][0] < when:
             self._step()
+        self.now = when
 
     def _step(self) -> None:
         before = self.now
         self.now, _, peer, sender, what = heapq.heappop(self._inputs)
         if self.commit_every is not None and before // self.commit_every < self.now // self.commit_every:
             self._commit()
-        if peer in self.dead:
+        if peer in self.dead or peer in self.hung:
             return
         core = self.cores[peer]
         if sender is None:
@@ -115,6 +119,7 @@ class Town:
         payload = self.rooms[peer].chunk(message.round, message.index)
         if peer in self.liars:
             payload = b"a lie"
+            self.lies[peer] += 1
         self.served[peer] += 1
         self._busy[peer] = max(self._busy[peer], self.now) + (self.up if peer in self.donors else FAST)
         self.cores[peer].donor.payload_done(to, message)
@@ -263,3 +268,60 @@ def test_who_says_again_and_again_that_it_has_nothing_stops_nobody() -> None:
         if honest not in town.done:
             town.hear(honest, liar, nothing)
         assert town.now < 2.0 * ALONE
+
+
+@pytest.mark.parametrize("hung_donors", [0, 1])
+@pytest.mark.parametrize(("seconds", "others"), [(0.04, 40), (0.5, 40), (8.4, 4), (8.4, 40)])
+def test_others_that_claim_to_have_all_and_send_nothing_hardly_slow_a_download(
+    seconds: float, others: int, hung_donors: int
+) -> None:
+    """From 200 to 1 Mbit/s; each of them says so again and again."""
+    town = Town(3, 1 + others)
+    honest = town.joiners[0]
+    town.hung.update([*town.joiners[1:], *town.donors[:hung_donors]])
+    town.down[honest] = seconds
+    town.start(honest)
+    claim = _claim(range(CHUNKS))
+    while honest not in town.done:
+        town.run_until(town.now + max(TELLING, seconds / 4))
+        for each in town.joiners[1:]:
+            if honest not in town.done:
+                town.hear(honest, each, claim)
+        assert town.now < 1.05 * CHUNKS * seconds + 10.0
+    assert sum(town.served.values()) <= 1.1 * CHUNKS
+
+
+@pytest.mark.parametrize("others", [1, 15])
+def test_others_that_hardly_get_on_are_not_left_the_rest_for_long(others: int) -> None:
+    """Each says that it gets on, of what is here already, so that it is asked for nothing and may keep its share."""
+    town = Town(3, 1 + others)
+    honest = town.joiners[0]
+    town.hung.update(town.joiners[1:])
+    town.start(honest)
+    claimed = 0.0
+    while honest not in town.done:
+        town.run_until(town.now + TELLING)
+        claimed += 0.1
+        if honest in town.done:
+            break
+        download = town.cores[honest]._download
+        here = sorted(download.here) if download is not None else []
+        has = here[: max(len(here) // 3 + 1, int(claimed))]
+        for each in town.joiners[1:]:
+            town.hear(honest, each, _claim(has))
+        assert town.now < 2.0 * ALONE + 10.0
+
+
+def test_a_donor_that_begins_to_lie_costs_what_is_on_its_way_from_it() -> None:
+    town = Town(3, 1)
+    (joiner,) = town.joiners
+    town.start(joiner)
+    town.run_until(ALONE / 2)
+    town.liars.add(town.donors[0])
+    town.run(town.joiners)
+    assert town.blamed
+    assert 1 <= town.lies[town.donors[0]] <= WINDOW
+
+
+def _claim(chunks: Iterable[int]) -> HaveChunks:
+    return HaveChunks(0, VERSION, root_of(STATE), bits_of(chunks, CHUNKS))

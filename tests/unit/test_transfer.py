@@ -10,6 +10,7 @@ from shoal.protocol.averaging.policy import Base
 from shoal.protocol.base.effects import Blamed, Effect, Send, Timer
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, content_hash, digest
 from shoal.protocol.catchup.donor import Donor, state_root
+from shoal.protocol.catchup.download import bits_of
 from shoal.protocol.catchup.transfer import MAX_LIARS, PATIENCE, WINDOW, Transfer
 from shoal.protocol.log.register import founded
 from shoal.protocol.messages.membership import RunStatus
@@ -257,6 +258,136 @@ def test_while_nothing_has_come_at_all_one_more_is_asked_for_something_else() ->
     assert second.to == other
     assert first.message != second.message
     assert not sent(joiner.fire(3 * PATIENCE, Timer("transfer", "look", joiner._token, "0")), GetStateChunk)
+
+
+def test_who_owes_a_chunk_is_a_donor_again_once_it_brings_it_although_others_were_faster() -> None:
+    joiner, source, other, asks = _asked_of_both()
+    late = next(ask.message.index for ask in asks if ask.to == source)  # type: ignore[attr-defined]
+    joiner.receive(1.0, other, chunk_of(next(iter(_asked_of(joiner, other)))))
+    joiner.fire(0.5 + PATIENCE, _look(joiner))
+    download = joiner._download
+    assert download is not None
+    assert source not in download.donors
+    while late not in download.here:
+        joiner.receive(3.9, other, chunk_of(min(_asked_of(joiner, other))))
+    joiner.receive(4.0, source, make_offer(make_donor()))
+    assert source not in download.donors, "an offer is none of what it owes"
+    joiner.receive(4.1, source, chunk_of(late))
+    assert source in download.donors
+
+
+def test_a_donor_that_lied_is_asked_no_more_whatever_it_offers() -> None:
+    joiner, source, _, asks = _asked_of_both()
+    theirs = [ask.message.index for ask in asks if ask.to == source]  # type: ignore[attr-defined]
+    lies = [joiner.receive(0.5, source, StateChunk(0, VERSION, index, b"lie")) for index in theirs]
+    assert len(theirs) > 1
+    assert [len(told(effects, Blamed)) for effects in lies] == [1] + [0] * (len(theirs) - 1)
+    joiner.receive(0.6, source, make_offer(make_donor()))
+    assert not _asked_of(joiner, source)
+
+
+def test_nobody_but_donors_is_asked_before_the_first_chunk_has_come() -> None:
+    joiner, *_ = _started()
+    _view_of(joiner).peers.append(FELLOW)
+    joiner.receive(0.3, FELLOW, HAS_ALL)
+    for second in range(1, 15):
+        joiner.fire(float(second), _look(joiner))
+        assert not _asked_of(joiner, FELLOW)
+
+
+def test_a_silent_joiner_is_asked_again_once_it_has_brought_a_chunk_that_it_owes() -> None:
+    joiner, _, other, _ = _asked_of_both()
+    _view_of(joiner).peers.append(FELLOW)
+    joiner.receive(0.5, FELLOW, HAS_ALL)
+    joiner.receive(0.6, other, chunk_of(min(_asked_of(joiner, other))))
+    (owed,) = _asked_of(joiner, FELLOW)
+    at = 0.7 + PATIENCE
+    for now in (1.5, 2.5):
+        joiner.receive(now, other, chunk_of(min(_asked_of(joiner, other))))
+    joiner.fire(at, _look(joiner))
+    joiner.receive(at + 0.1, FELLOW, HAS_ALL)
+    assert not _asked_of(joiner, FELLOW), "it says what it has, and does not send it"
+    joiner.receive(at + 0.2, FELLOW, chunk_of(next(i for i in range(9, 0, -1) if i not in (owed, *_here(joiner)))))
+    joiner.receive(at + 0.3, FELLOW, HAS_ALL)
+    assert not _asked_of(joiner, FELLOW), "nor another chunk than it owes"
+    joiner.receive(at + 0.4, FELLOW, chunk_of(owed))
+    assert owed in _here(joiner)
+    joiner.receive(at + 1.0, FELLOW, HAS_ALL)
+    assert FELLOW not in joiner._download.donors  # type: ignore[union-attr]
+    assert _asked_of(joiner, FELLOW)
+
+
+def test_a_joiner_without_what_it_said_is_not_asked_again() -> None:
+    joiner, _, other, _ = _asked_of_both()
+    for peer in (FELLOW, PeerId("a third")):
+        _view_of(joiner).peers.append(peer)
+        joiner.receive(0.5, peer, HAS_ALL)
+    joiner.receive(0.6, other, chunk_of(min(_asked_of(joiner, other))))
+    (asked,) = _asked_of(joiner, FELLOW)
+    joiner.receive(0.7, FELLOW, StateChunk(0, VERSION, asked, b""))
+    joiner.receive(1.0, FELLOW, HAS_ALL)
+    assert not _asked_of(joiner, FELLOW)
+
+
+def test_what_one_joiner_did_not_bring_is_asked_of_no_other_joiner() -> None:
+    """Else the last chunk would go from one silent joiner to the next."""
+    joiner, _, other, _ = _asked_of_both()
+    third = PeerId("a third")
+    _view_of(joiner).peers += [FELLOW, third]
+    joiner.receive(0.5, FELLOW, HAS_ALL)
+    joiner.receive(0.6, other, chunk_of(min(_asked_of(joiner, other))))
+    (owed,) = _asked_of(joiner, FELLOW)
+    only_that = HaveChunks(0, VERSION, ROOT, bits_of([owed], 10))
+    for now in (1.5, 2.5):
+        joiner.receive(now, other, chunk_of(min(_asked_of(joiner, other))))
+    joiner._download.donors.clear()  # type: ignore[union-attr]
+    joiner._download.give_up(FELLOW)  # type: ignore[union-attr]
+    joiner.receive(3.0, third, only_that)
+    assert not _asked_of(joiner, third)
+
+
+def test_a_joiner_that_has_died_and_is_back_owes_nothing() -> None:
+    joiner, _, other, _ = _asked_of_both()
+    _view_of(joiner).peers.append(FELLOW)
+    joiner.receive(0.5, FELLOW, HAS_ALL)
+    joiner.receive(0.6, other, chunk_of(min(_asked_of(joiner, other))))
+    assert _asked_of(joiner, FELLOW)
+    _view_of(joiner).peers.remove(FELLOW)
+    joiner.fire(1.0, _look(joiner))
+    assert not _asked_of(joiner, FELLOW)
+    _view_of(joiner).peers.append(FELLOW)
+    joiner.receive(2.0, FELLOW, HAS_ALL)
+    assert FELLOW in joiner._download.fellows  # type: ignore[union-attr]
+
+
+def test_a_quick_joiner_does_not_make_donors_look_slow() -> None:
+    """Else one quick chunk would have the donors, whose lines may be slow, asked one after the other."""
+    joiner, *_ = _started()
+    download = joiner._download
+    assert download is not None
+    for took, is_donor in ((9.0, True), (0.1, False)):
+        download.learn(took, is_donor)
+    most = download.most
+    download.learn(9.0, is_donor=True)
+    assert download.most >= most
+
+
+FELLOW = PeerId("another joiner")
+HAS_ALL = HaveChunks(0, VERSION, ROOT, b"\xff\x03")
+
+
+def _look(joiner: Transfer) -> Timer:
+    return Timer("transfer", "look", joiner._token, "0")
+
+
+def _here(joiner: Transfer) -> set[int]:
+    assert joiner._download is not None
+    return joiner._download.here
+
+
+def _asked_of(joiner: Transfer, peer: PeerId) -> list[int]:
+    assert joiner._download is not None
+    return [index for index, (asked, _) in joiner._download.asked.items() if asked == peer]
 
 
 def test_who_is_dead_is_not_waited_for() -> None:
