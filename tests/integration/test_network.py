@@ -32,7 +32,7 @@ from shoal.protocol.net.bulk import framing
 from shoal.protocol.net.bulk.framing import PROTOCOLS, flow_of
 from shoal.protocol.net.libp2p import swarm
 from shoal.protocol.net.measure import heartbeat
-from shoal.protocol.net.peers import calls
+from shoal.protocol.net.peers import calls, dialing
 from shoal.protocol.net.peers import network as network_module
 from shoal.protocol.net.peers import peer as peer_module
 from shoal.protocol.net.peers.network import Network
@@ -158,6 +158,13 @@ async def test_that_a_process_was_killed_is_known_at_once() -> None:
         with suppress(ProcessLookupError):
             there.kill()
         await there.wait()
+
+
+@pytest.mark.asyncio
+async def test_a_port_that_is_closed_a_moment_after_a_connection_is_one_at_which_nobody_listens() -> None:
+    """The kernel of a busy machine may take its time between two sockets of a process that was killed."""
+    server = await asyncio.start_server(lambda reader, writer: server.close(), "127.0.0.1", 0)
+    assert await dialing._is_refused("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
 @pytest.mark.asyncio

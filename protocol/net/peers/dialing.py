@@ -34,6 +34,7 @@ from shoal.protocol.net.transport.transport import Connection, Stream, Transport
 STAGGER = 0.25  # seconds between the starts of two addresses
 LIMIT = 10.0  # seconds for one address
 LISTENS_LIMIT = 0.5  # seconds in which a host says that nobody listens there
+LOOKS = (0.0, 0.05, 0.2)  # pauses before one looks: a kernel closes a dead process's sockets one after the other
 OWN_LIMIT, OWN_PAUSE = 2.0, 60.0  # seconds for a separate connection for payloads, and until the next try
 BACK_OFF = (0.2, 15.0)  # seconds until the next attempt: after the first failure, and at most
 MAX_ADDRESSES, MAX_RELAYED = 8, 4  # direct and relayed addresses that are kept; direct ones come first
@@ -277,15 +278,17 @@ def failure_allowances() -> Allowances[str]:
 
 
 async def _is_refused(host: str, port: int) -> bool:
-    """Whether the host says that nobody listens at this port."""
-    try:
-        async with asyncio.timeout(LISTENS_LIMIT):
-            _, writer = await asyncio.open_connection(host, port)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
+    """Whether the host says, now or in a moment, that nobody listens at this port."""
+    for pause in LOOKS:
+        await asyncio.sleep(pause)
+        try:
+            async with asyncio.timeout(LISTENS_LIMIT):
+                _, writer = await asyncio.open_connection(host, port)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
     return False
 
 
