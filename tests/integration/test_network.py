@@ -180,7 +180,7 @@ async def test_who_has_only_closed_its_connection_lives() -> None:
         await eventually(lambda: False in a.changes)
         a.send(b.peer, RUN, Word(2))
         await eventually(lambda: 2 in b.words)
-    assert ended == []
+        assert ended == []
 
 
 # -- delivery -----------------------------------------------------------------------------------------------
