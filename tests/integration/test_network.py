@@ -163,7 +163,12 @@ async def test_that_a_process_was_killed_is_known_at_once() -> None:
 @pytest.mark.asyncio
 async def test_a_port_that_is_closed_a_moment_after_a_connection_is_one_at_which_nobody_listens() -> None:
     """The kernel of a busy machine may take its time between two sockets of a process that was killed."""
-    server = await asyncio.start_server(lambda reader, writer: server.close(), "127.0.0.1", 0)
+
+    def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        server.close()
+
+    server = await asyncio.start_server(met, "127.0.0.1", 0)
     assert await dialing._is_refused("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
