@@ -100,8 +100,10 @@ class Exchange:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether all of the roster have offered what they have, or are gone on without."""
-        return bool(self.roster) and all(peer in self._offers or self._is_gone(peer) for peer in self.roster)
+        """Whether all of the roster have offered, or are gone on without, and somebody brings anything."""
+        if not self.roster or not all(peer in self._offers or self._is_gone(peer) for peer in self.roster):
+            return False
+        return any(self.means) or any(self._offers.get(peer) and not self._is_gone(peer) for peer in self.roster)
 
     @property
     def is_begun(self) -> bool:

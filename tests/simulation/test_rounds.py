@@ -36,6 +36,11 @@ def run_all(work: Callable[[int], R], seeds: Sequence[int]) -> list[R]:
         return list(pool.map(work, seeds, chunksize=5))
 
 
+def test_a_round_is_joined_whose_trainers_are_all_gone() -> None:
+    """Who only keeps the state was left in it, with nothing to add, and whoever stood ready was not let in."""
+    campaign.run_seed(882)
+
+
 @pytest.mark.parametrize(
     ("seeds", "sizes"),
     [(QUICK, campaign.TIERS["small"]), pytest.param(range(600), campaign.SIZES, marks=pytest.mark.slow)],
