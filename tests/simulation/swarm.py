@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,7 +109,7 @@ class Peer(Node):
         now: float = 0.0,
     ) -> None:
         self.me = me
-        self._seeds = [peer for peer in peers if peer != me][:3]
+        self._seeds = addresses_given([peer for peer in peers if peer != me], shape.unreachable)
         self._rng = rng
         self._oracle = oracle
         self.shape = shape
@@ -389,6 +389,12 @@ class Peer(Node):
         self._on_branch.holds(self.me, round, root_of(self.state))
         writing = self._snapshot(base) if base is not None and round % SNAPSHOT == 0 else []
         return [*writing, *self._train_if_open(effects)]
+
+
+def addresses_given(others: Sequence[PeerId], unreachable: Collection[PeerId]) -> list[PeerId]:
+    """Whom somebody is told of: three, and one more where only one of them can be dialled, as that one may leave."""
+    first, more = list(others[:3]), [peer for peer in others[3:] if peer not in unreachable]
+    return first if sum(peer not in unreachable for peer in first) > 1 else [*first, *more[:1]]
 
 
 def peers_named(count: int) -> list[PeerId]:
