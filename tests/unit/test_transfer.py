@@ -295,11 +295,17 @@ def test_nobody_but_donors_is_asked_before_the_first_chunk_has_come() -> None:
         assert not _asked_of(joiner, FELLOW)
 
 
-def test_a_silent_joiner_is_asked_again_once_it_has_brought_a_chunk_that_it_owes() -> None:
+def _with_a_fellow() -> tuple[Transfer, PeerId]:
+    """A joiner that has a chunk, and asks a fellow that says it has all, too; and a donor of it."""
     joiner, _, other, _ = _asked_of_both()
     _view_of(joiner).peers.append(FELLOW)
     joiner.receive(0.5, FELLOW, HAS_ALL)
     joiner.receive(0.6, other, chunk_of(min(_asked_of(joiner, other))))
+    return joiner, other
+
+
+def test_a_silent_joiner_is_asked_again_once_it_has_brought_a_chunk_that_it_owes() -> None:
+    joiner, other = _with_a_fellow()
     (owed,) = _asked_of(joiner, FELLOW)
     at = 0.7 + PATIENCE
     for now in (1.5, 2.5):
@@ -347,10 +353,7 @@ def test_what_one_joiner_did_not_bring_is_asked_of_no_other_joiner() -> None:
 
 
 def test_a_joiner_that_has_died_and_is_back_owes_nothing() -> None:
-    joiner, _, other, _ = _asked_of_both()
-    _view_of(joiner).peers.append(FELLOW)
-    joiner.receive(0.5, FELLOW, HAS_ALL)
-    joiner.receive(0.6, other, chunk_of(min(_asked_of(joiner, other))))
+    joiner, _ = _with_a_fellow()
     assert _asked_of(joiner, FELLOW)
     _view_of(joiner).peers.remove(FELLOW)
     joiner.fire(1.0, _look(joiner))
