@@ -39,11 +39,9 @@ class AnswerHandler(Protocol):
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
         """Take the answer; raises RemoteError, before anything has changed, if no honest peer would give it."""
-        ...
 
     def failed(self, now: float, contact: Contact) -> None:
         """There was no answer before the deadline; one may still come."""
-        ...
 
 
 class IgnoredAnswer:

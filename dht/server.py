@@ -47,11 +47,9 @@ class Neighbourhood(Protocol):
 
     def closest(self, target: int, count: int) -> Sequence[Contact]:
         """The known servers nearest to `target`, nearest first, without ourselves."""
-        ...
 
     def expected(self, distance: int) -> float:
         """How many servers are expected within `distance` of a place."""
-        ...
 
 
 MAX_STORE = 32  # records in one call

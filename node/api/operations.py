@@ -221,7 +221,6 @@ class OperationCaller(Protocol):
 
     def call(self, operation: Operation[Any, A], request: Any) -> A:
         """The node's answer to a request."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,24 +14,18 @@ class NodeService(Protocol):
 
     def handlers(self) -> Sequence[Handler]:
         """The handlers of all operations."""
-        ...
 
     def status(self) -> Status:
         """The node as it is now."""
-        ...
 
     def peers(self) -> list[PeerRow]:
         """How each peer is reached."""
-        ...
 
     def rounds(self, run: str, last: int | None = None) -> list[Round]:
         """A run's committed rounds; UnknownRun if this node is not in it."""
-        ...
 
     def experts(self, family: str) -> list[ExpertRow]:
         """The parts of a family; UnknownRun if this node is not in it."""
-        ...
 
     def meters(self) -> list[RunMetrics]:
         """The metrics of each open run."""
-        ...

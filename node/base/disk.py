@@ -24,7 +24,6 @@ class Records(Protocol):
 
     def put(self, name: str, record: Message) -> None:
         """Write a record; on return it survives a crash. LocalError if it could not be written."""
-        ...
 
 
 class Disk:

@@ -41,11 +41,9 @@ class ChatFormat(Protocol):
     @property
     def stops(self) -> tuple[str, ...]:
         """Strings that end an answer, beside the tokens that end a text."""
-        ...
 
     def prompt(self, messages: Sequence[Message]) -> str:
         """The conversation up to where the next answer begins; LocalError if the format refuses these messages."""
-        ...
 
 
 class PlainChat:

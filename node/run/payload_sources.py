@@ -37,7 +37,6 @@ class States(Protocol):
 
     def chunk(self, round: int, index: int) -> bytes:
         """A chunk's bytes; none if the version is held no more. Called in any thread."""
-        ...
 
 
 class Means(Protocol):
@@ -45,7 +44,6 @@ class Means(Protocol):
 
     def payload(self, round: int, hash: Digest) -> Payload | None:
         """The bytes of a mean; None if they are not there. Called in any thread; OSError if the disk fails."""
-        ...
 
 
 class PayloadSources:

@@ -38,7 +38,6 @@ class LogView(Protocol):
     @property
     def proposer(self) -> PeerId:
         """Of the present view."""
-        ...
 
     @property
     def view(self) -> int: ...
@@ -46,12 +45,10 @@ class LogView(Protocol):
     @property
     def leads(self) -> bool:
         """Whether we are the proposer, and say something."""
-        ...
 
     @property
     def listens(self) -> bool:
         """Whether what we want of it is asked for; not while we look around after a long absence."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

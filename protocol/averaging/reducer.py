@@ -20,11 +20,9 @@ class Sum(Protocol):
 
     def add(self, weight: int, payload: Payload) -> None:
         """Count one contribution in the scatter codec; on PayloadError the sum is unchanged."""
-        ...
 
     def finish(self) -> Payload:
         """The weighted mean of what was added, in the gather codec; zeros if all weight is zero."""
-        ...
 
 
 class Reducer(Protocol):
@@ -32,12 +30,9 @@ class Reducer(Protocol):
 
     def open(self, chunk: int) -> Sum:
         """An empty sum for the chunk of this index."""
-        ...
 
     def fits(self, chunk: int, size: int) -> bool:
         """Whether a contribution to this chunk may be of so many bytes; costs next to nothing."""
-        ...
 
     def check(self, chunk: int, payload: Payload) -> None:
         """PayloadError unless `payload` is a mean of this chunk in the gather codec: right size, all finite."""
-        ...

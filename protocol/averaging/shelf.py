@@ -68,11 +68,9 @@ class Leases(Protocol):
 
     def oldest_lease(self) -> int | None:
         """The oldest version of the state that somebody downloads."""
-        ...
 
     def room_for_results(self) -> int:
         """How many bytes of results may be kept for that."""
-        ...
 
 
 class Archive(Protocol):
@@ -80,7 +78,6 @@ class Archive(Protocol):
 
     def holds(self, round: int) -> bool:
         """Whether those of a decided round, which was written, are still there."""
-        ...
 
 
 class Shelf:

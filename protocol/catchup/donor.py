@@ -45,23 +45,18 @@ class Store(Protocol):
     @property
     def size(self) -> int:
         """Bytes of a version."""
-        ...
 
     def versions(self) -> Sequence[int]:
         """The rounds whose state is held, oldest first."""
-        ...
 
     def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]] | None:
         """Layout and chunk hashes of a version; None if it is not here."""
-        ...
 
     def pin(self, round: int) -> bool:
         """Keep a version from now on; False if it is not here."""
-        ...
 
     def unpin_all_but(self, rounds: Sequence[int]) -> None:
         """Keep the other pinned versions no longer."""
-        ...
 
 
 class Room(Store, Protocol):
@@ -69,15 +64,12 @@ class Room(Store, Protocol):
 
     def begin(self, round: int, layout: bytes, hashes: Sequence[Digest]) -> set[int]:
         """Make room for this version, in place of any other; the indices of the chunks that are here already."""
-        ...
 
     def put(self, index: int, payload: Payload) -> None:
         """A chunk of it has come, and has the right hash."""
-        ...
 
     def drop(self) -> None:
         """It is of no use any more."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,6 @@ class View(Protocol):
 
     def alive(self) -> Sequence[PeerId]:
         """Live members without ourselves, in a fixed order."""
-        ...
 
     def is_alive(self, peer: PeerId) -> bool: ...
 

@@ -33,12 +33,10 @@ class Reader(Protocol):
     @property
     def is_gone(self) -> bool:
         """Whether the rest of the text is not wanted any more."""
-        ...
 
     @property
     def has_room(self) -> bool:
         """Whether it can take another delta now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -57,7 +57,6 @@ class Batches(Protocol):
 
     def batch(self, seed: int, lane: int, round: int, step: int, batch: int) -> Tensor:
         """The samples of one inner step, a pure function of these numbers."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

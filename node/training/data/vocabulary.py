@@ -36,11 +36,9 @@ class Detokenizer(Protocol):
 
     def push(self, token: int) -> str:
         """The text that this token completes; may be empty."""
-        ...
 
     def flush(self) -> str:
         """The rest of the text, with U+FFFD for incomplete characters."""
-        ...
 
 
 class ByteDetokenizer:
@@ -132,24 +130,19 @@ class Vocabulary(Protocol):
     @property
     def size(self) -> int:
         """Number of tokens that have a meaning; the model may have more."""
-        ...
 
     @property
     def ends(self) -> frozenset[int]:
         """The tokens that end a text."""
-        ...
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The text's tokens; with `special`, also the special tokens with which the tokenizer begins a text."""
-        ...
 
     def detokenizer(self, before: Sequence[int] = ()) -> Detokenizer:
         """A detokenizer for one text that continues these tokens."""
-        ...
 
     def shown(self, token: int) -> str:
         """The text of a single token, for people."""
-        ...
 
 
 class ByteVocabulary:

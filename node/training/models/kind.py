@@ -43,16 +43,12 @@ class Kind(Protocol):
 
     def shapes(self, spec: Any) -> Shapes:
         """Names and shapes of the trained tensors, in the order of the flat vector; quick, as no weights are made."""
-        ...
 
     def build(self, spec: Any, seed: int, weights: Sequence[Path] = ()) -> TrainedModel:
         """The model on the CPU. `weights` are folders of this machine that may hold the frozen weights."""
-        ...
 
     def flops_per_token(self, spec: Any) -> int:
         """Floating-point operations of training on one token, by a formula."""
-        ...
 
     def write(self, spec: Any, parameters: Tensor, folder: Path) -> None:
         """Writes the model with these parameters (d,) to `folder`, for transformers or peft to open."""
-        ...

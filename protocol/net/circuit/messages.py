@@ -24,11 +24,9 @@ class ByteStream(Protocol):
 
     async def read(self, n: int | None = None) -> bytes:
         """Read between 1 and `n` bytes."""
-        ...
 
     async def write(self, data: bytes) -> None:
         """Write all of `data`."""
-        ...
 
 
 async def read_message(stream: ByteStream, kind: type[M]) -> M:
