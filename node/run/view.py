@@ -349,39 +349,24 @@ def is_active(run: Run) -> bool:
 
 def why_split(run: Run, evidence: Evidence) -> str:
     """Why the run seems to have come apart (node_state.py); `evidence` is from the directory. Empty if it has not."""
-    membership, alive = run.member.membership, run.member.membership.alive()
-    lost = membership.lost_since(run.driver.now() - node_state.LOSS_WINDOW)
-    if run.manifest.method.has_replicas:  # no round is voted on, and roots differ
-        return node_state.why_split(
-            node_state.SplitEvidence(
-                voters=0,
-                absent=(),
-                voteless=(),
-                has_quorum=True,
-                group=run.commits.group,
-                lost=lost,
-                elsewhere=evidence.elsewhere,
-                apart=(),
-                own=run.member.status,
-                others=(),
-            )
-        )
-    log, here = run.member.log, run.member.log.here
-    voters = log.deciding
-    missing = sorted(set(voters) - set(here))
-    is_open = log.is_member and not run.is_resting
+    membership, log = run.member.membership, run.member.log
+    agrees = not run.manifest.method.has_replicas  # else no round is voted on, and roots differ
+    voters = log.deciding if agrees else []
+    missing = sorted(set(voters) - set(log.here))
+    must_decide = agrees and log.is_member and not run.is_resting
+    others = membership.alive() if agrees else []
     return node_state.why_split(
         node_state.SplitEvidence(
             voters=len(voters),
             absent=[peer for peer in missing if not _is_up(run, peer)],
             voteless=[peer for peer in missing if _is_up(run, peer)],
-            has_quorum=not is_open or log.can_decide(here),
+            has_quorum=not must_decide or log.can_decide(log.here),
             group=run.commits.group,
-            lost=lost,
+            lost=membership.lost_since(run.driver.now() - node_state.LOSS_WINDOW),
             elsewhere=evidence.elsewhere,
-            apart=evidence.apart,
+            apart=evidence.apart if agrees else (),
             own=run.member.status,
-            others=[(peer, status) for peer in alive if (status := membership.status(peer)) is not None],
+            others=[(peer, status) for peer in others if (status := membership.status(peer)) is not None],
         )
     )
 
