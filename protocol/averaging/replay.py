@@ -9,9 +9,9 @@ from shoal.protocol.averaging.context import Outcome
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.shelf import Decision, Written, table_digest
 from shoal.protocol.base.ids import Digest
-from shoal.protocol.base.wire import Message, Payload
+from shoal.protocol.base.wire import Message
 from shoal.protocol.log.register import next_history, state_of
-from shoal.protocol.messages.averaging import Made, Mean, Table
+from shoal.protocol.messages.averaging import Mean, Table
 from shoal.protocol.messages.log import Register, Result, Void
 
 
@@ -29,27 +29,16 @@ def outcome_of(before: Register, number: int, body: Message, part: int) -> tuple
     return None
 
 
-class Records:
-    """The means and tables that are on the disk."""
-
-    def __init__(self, records: Iterable[Mean | Table]) -> None:
-        self._means: dict[tuple[int, int, Digest], Payload] = {}
-        self._tables: dict[Digest, tuple[Made, ...]] = {}
-        for record in records:
-            match record:
-                case Mean():
-                    self._means[record.round, record.chunk, record.made.hash] = record.payload
-                case Table():
-                    self._tables[table_digest(record.means)] = record.means
-
-    def decision(self, outcome: Outcome) -> Decision | None:
-        """That result with its bytes; None unless all of them are here."""
-        round, table = outcome.result.round, self._tables.get(outcome.result.table, ())
-        payloads = [self._means.get((round, chunk, made.hash)) for chunk, made in enumerate(table)]
-        whole = tuple(each for each in payloads if each is not None)
-        if not table or len(whole) < len(table):
-            return None
-        return Decision(outcome.number, outcome.result, outcome.roster, table, whole)
+def decision_of(outcome: Outcome, records: Iterable[Mean | Table]) -> Decision | None:
+    """That result with its bytes; None unless all of them are among these means and tables."""
+    known, result = list(records), outcome.result
+    tables = {table_digest(each.means): each.means for each in known if isinstance(each, Table)}
+    bytes_of = {(each.round, each.chunk, each.made.hash): each.payload for each in known if isinstance(each, Mean)}
+    table = tables.get(result.table, ())
+    names = [(result.round, chunk, made.hash) for chunk, made in enumerate(table)]
+    if not table or any(name not in bytes_of for name in names):
+        return None
+    return Decision(outcome.number, result, outcome.roster, table, tuple(bytes_of[name] for name in names))
 
 
 def written(outcome: Outcome, tables: Iterable[Table]) -> Written | None:
@@ -70,7 +59,7 @@ def rounds_after(
         if round not in decided:
             return
         outcome = decided[round]
-        decision = Records(read(round)).decision(outcome) if outcome is not None else None
+        decision = decision_of(outcome, read(round)) if outcome is not None else None
         if outcome is not None and decision is None:
             return
         yield round, decision

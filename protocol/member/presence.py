@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from shoal.protocol.averaging import events as told
 from shoal.protocol.averaging.exchange import Self
 from shoal.protocol.averaging.reducer import Reducer
-from shoal.protocol.averaging.replay import Records
+from shoal.protocol.averaging.replay import decision_of
 from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer, Wake
 from shoal.protocol.base.estimate import Estimate
@@ -95,7 +95,7 @@ class Presence(Judge, ABC):
         self.rounds.shelf.archive = past.archive
         self.rounds.shelf.recall(past.written)
         last = past.outcomes.get(round) if standing is not None else None
-        if last is not None and (decision := Records(past.means).decision(last)) is not None:
+        if last is not None and (decision := decision_of(last, past.means)) is not None:
             self.rounds.shelf.decide(decision)  # others may still need its means, and nobody else may have them
         self._has_parted = False
 
