@@ -34,7 +34,6 @@ from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerUp, StatusChanged
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, GetTable, Give
-from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import TRANSFER_MESSAGES, StateChunk
 
 
@@ -231,7 +230,10 @@ class Member(Presence):
         watched = self.membership.probing.let_rest(now, self._hangs_on_nobody())
         if base is None or (base.history, base.root) == (self._status.history, self._status.root):
             return watched
-        return [*watched, *self._set_status(now, self._status)]
+        self._status = dataclasses.replace(
+            self._status, phase=self.phase, round=base.round, history=base.history, root=base.root
+        )
+        return [*watched, *self.membership.set_status(now, self._status)]
 
     def _hangs_on_nobody(self) -> bool:
         """While we train, and while the run waits for more members, which may take days. A round hangs on all in it."""
@@ -240,11 +242,3 @@ class Member(Presence):
             return phase == "training"
         needed = self._policy.members_needed(self.rounds.base.round + 1)
         return 1 + len(self.membership.alive()) < needed
-
-    def _set_status(self, now: float, status: RunStatus) -> list[Effect]:
-        base = self.rounds.base
-        status = dataclasses.replace(status, phase=self.phase)
-        if base is not None:
-            status = dataclasses.replace(status, round=base.round, history=base.history, root=base.root)
-        self._status = status
-        return self.membership.set_status(now, status)
