@@ -44,7 +44,7 @@ class LogView(Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether we are the proposer, and say something."""
+        """Whether we are the proposer, and say something: then nothing that we want is lost on it."""
 
     @property
     def listens(self) -> bool:
@@ -72,8 +72,3 @@ class Context:
     def progress(self, round: int, *, is_waiting: bool, is_queued: bool) -> Progress:
         """How far we have come, for somebody who waits."""
         return Progress(self.us.part, round, self.outbox.sent_count, self.outbox.taken_count, is_waiting, is_queued)
-
-    @property
-    def leads(self) -> bool:
-        """Whether we are the proposer, as the log itself sees it: so that nothing we want is lost on it."""
-        return self.log.leads

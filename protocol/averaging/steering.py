@@ -101,7 +101,7 @@ class Steering:
             self._open(now)
         self._learn(now)
         self._learn_who_is_late(now)
-        if not self._context.leads or self._part.round != self._base.round:
+        if not self._context.log.leads or self._part.round != self._base.round:
             return []
         effects = self._call(now)
         effects += self._seat(now) if not self.is_open else self._seat_more()

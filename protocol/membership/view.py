@@ -36,15 +36,13 @@ def fastest(peers: Iterable[PeerId], view: Statuses) -> list[PeerId]:
     return sorted(peers, key=up, reverse=True)
 
 
-class View(Protocol):
+class View(Statuses, Protocol):
     """What rounds, the log and state transfer need to know of membership."""
 
     def alive(self) -> Sequence[PeerId]:
         """Live members without ourselves, in a fixed order."""
 
     def is_alive(self, peer: PeerId) -> bool: ...
-
-    def status(self, peer: PeerId) -> RunStatus | None: ...
 
 
 class MembershipView:
