@@ -182,15 +182,11 @@ class Saving:
             await asyncio.wait([before])
         try:
             await write
+            if round in (self.keeper.newest, self._snapshot_of):
+                is_saved()
+                await RECORDS.run(self.forget_means, round)
         except LocalError as error:
             warn(log, "checkpoint-failed", f"{error}; the run goes on with more on its disk")
-            return
-        if round in (self.keeper.newest, self._snapshot_of):
-            is_saved()
-            try:
-                await RECORDS.run(self.forget_means, round)
-            except LocalError as error:
-                warn(log, "checkpoint-failed", f"{error}; the run goes on with more on its disk")
 
     async def _snapshot(self, lease: Lease, about: About, moments: FloatArray | None) -> None:
         folder = self._store.folder / STATE

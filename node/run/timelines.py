@@ -324,9 +324,7 @@ class Timelines:
         self._ending: list[Trace] = []  # rounds that are over, and not written yet
         known = kept_in(folder) if kept is None else kept
         self._lines = {round: line for round, line in known[-KEPT:] if is_whole(line)}
-        self._written = (
-            2 * KEPT if self._lines else 0
-        )  # lines of the file; an old file is rewritten, as in case of damage
+        self._written = 2 * KEPT if self._lines else 0  # lines of the file; an old one is rewritten, as after damage
         self._has_failed = False
 
     def observe(self, now: float, phase: str, round: int, phases: PhaseLog) -> bool:

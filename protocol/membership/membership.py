@@ -179,9 +179,7 @@ class Membership(MembershipView):
             pass_on = not isinstance(message, Gossip) or message.pass_on
             effects += self._learn_news(now, message.news, pass_on)
         effects += self._answer(now, sender, message)
-        if was_dead and self.is_alive(
-            sender
-        ):  # we were cut off from each other, and each may lack what the other knows
+        if was_dead and self.is_alive(sender):  # we were cut off from each other: each may lack what the other knows
             effects.append(self._exchange.ask(sender))
         return self._finish(now, effects)
 
