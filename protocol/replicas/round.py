@@ -30,13 +30,13 @@ class ReplicaRound:
         self._base = base
         self._matching = Matching(means, base)
         self._is_ready = False  # to exchange
-        self._exchange: PairExchange | None = None
         self._was_called = False  # to hand in
         self._reason = ""  # why we wait for more members
+        self.exchange: PairExchange | None = None  # with our partner, once we have one
         self.is_over = False
 
     def __repr__(self) -> str:
-        return f"ReplicaRound({self.number}, {self.phase}, {self._matching}, {self._exchange})"
+        return f"ReplicaRound({self.number}, {self.phase}, {self._matching}, {self.exchange})"
 
     @property
     def number(self) -> int:
@@ -46,24 +46,14 @@ class ReplicaRound:
     @property
     def phase(self) -> str:
         """training, matching or exchanging."""
-        if self._exchange is not None:
+        if self.exchange is not None:
             return "exchanging"
         return "matching" if self._is_ready else "training"
 
     @property
-    def exchange(self) -> PairExchange | None:
-        """What goes on between us and our partner, once we have one."""
-        return self._exchange
-
-    @property
-    def partner(self) -> PeerId | None:
-        """With whom we exchange."""
-        return self._exchange.pairing.partner if self._exchange is not None else None
-
-    @property
     def pairing(self) -> Pairing | None:
-        """The same, with its number."""
-        return self._exchange.pairing if self._exchange is not None else None
+        """Which exchange it is, once one has begun."""
+        return self.exchange.pairing if self.exchange is not None else None
 
     @property
     def is_short(self) -> bool:
@@ -73,7 +63,7 @@ class ReplicaRound:
     @property
     def is_lonely(self) -> bool:
         """Whether most likely nobody is left to meet in this round."""
-        return self._exchange is None and self._matching.is_lonely()
+        return self.exchange is None and self._matching.is_lonely()
 
     def waiting_for(self) -> list[PeerId]:
         """Whom this round hangs on."""
@@ -100,7 +90,7 @@ class ReplicaRound:
     def close(self) -> list[Effect]:
         """The round's contribution may change from now on."""
         self.is_over = True
-        return [Withdraw(PART, self.number)] if self._exchange is not None else []
+        return [Withdraw(PART, self.number)] if self.exchange is not None else []
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
@@ -124,8 +114,8 @@ class ReplicaRound:
         """Time has passed; `is_urged`: somebody has waited for us for too long in a later round."""
         if self.is_over:
             return []
-        if self._exchange is not None:
-            return self._digest(now, self._exchange.tick(now))
+        if self.exchange is not None:
+            return self._digest(now, self.exchange.tick(now))
         if not self._is_ready:
             return self._call(now, is_urged)
         return [*self._matching.tick(now), *self._seek(now)]
@@ -142,7 +132,7 @@ class ReplicaRound:
     def _seek(self, now: float) -> list[Effect]:
         """Ask somebody, if we should and do not yet."""
         matching = self._matching
-        if not self._is_ready or self._exchange is not None or self.is_over or matching.asked is not None:
+        if not self._is_ready or self.exchange is not None or self.is_over or matching.asked is not None:
             return []
         if short := self._shortage():
             was, self._reason = self._reason, short
@@ -160,7 +150,7 @@ class ReplicaRound:
         return f"{here} of at least {needed} members are here" if here < needed else ""
 
     def _on_meet(self, now: float, sender: PeerId, message: Meet) -> list[Effect]:
-        exchange, matching = self._exchange, self._matching
+        exchange, matching = self.exchange, self._matching
         if exchange is None:
             effects = matching.hear(now, sender, message.number, message.is_urgent)
             suitor, asked = matching.suitor(sender), matching.asked
@@ -176,9 +166,9 @@ class ReplicaRound:
 
     def _on_exchange(self, now: float, sender: PeerId, message: PAIR_MESSAGES) -> list[Effect]:
         asked, begun = self._matching.asked, list[Effect]()
-        if self._exchange is None and asked is not None and asked.peer == sender:
+        if self.exchange is None and asked is not None and asked.peer == sender:
             begun = self._begin(now, sender, message.number)
-        exchange = self._exchange
+        exchange = self.exchange
         if exchange is None or sender != exchange.pairing.partner:
             return self._matching.exclude(sender, Refusal.LOST) if isinstance(message, Want) else []
         try:
@@ -198,7 +188,7 @@ class ReplicaRound:
         means = self._means
         pairing = Pairing(partner, self.number, number, means.facts.chunks)
         exchange = PairExchange(now, pairing, means.facts.check, means.outbox, means.pace, means.length)
-        self._exchange = exchange
+        self.exchange = exchange
         dismissed = self._matching.dismiss(partner)
         return [Tell(Met(partner)), *dismissed, *exchange.start(now)]
 
@@ -206,7 +196,7 @@ class ReplicaRound:
         """Nothing comes of `peer` in this round; if it was our partner, perhaps all its bytes are here already."""
         if self.is_over:
             return []
-        exchange = self._exchange
+        exchange = self.exchange
         if exchange is not None and exchange.pairing.partner == peer:
             told = self._digest(now, exchange.lose())
             return told if reason is None else [Send(peer, Decline(self.number, reason)), *told]
@@ -217,11 +207,11 @@ class ReplicaRound:
         done: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Tell) and isinstance(effect.event, PartnerLost):
-                self._exchange = None
+                self.exchange = None
                 done += [*self._matching.exclude(effect.event.partner, Refusal.LOST), *self._seek(now)]
             else:
                 done.append(effect)
-        self.is_over |= self._exchange is not None and self._exchange.is_over
+        self.is_over |= self.exchange is not None and self.exchange.is_over
         return done
 
     def _lapse(self) -> list[Effect]:

@@ -19,7 +19,7 @@ from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal, Took
 from shoal.protocol.replicas.context import Means, near, pack, standing, stands
 from shoal.protocol.replicas.events import Lapse, Lapsed
 from shoal.protocol.replicas.meeting import Draw
-from shoal.protocol.replicas.pair import PAIR_MESSAGES, Exchanged, PairExchange, Pairing
+from shoal.protocol.replicas.pair import PAIR_MESSAGES, Exchanged, Pairing
 from shoal.protocol.replicas.round import ReplicaRound
 
 TICK = 0.5  # seconds
@@ -43,55 +43,45 @@ class ReplicaRounds:
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self._round: ReplicaRound | None = None
-        self._applying: int | None = None  # the round whose outcome the application is about to take
         self._early: dict[PeerId, Early] = {}
         self._drawn: dict[int, PeerId | None] = {}  # whom we should meet in later rounds
         self._done: deque[Pairing] = deque(maxlen=KEPT)
         self._token = 0
         self._may_leap = False  # over any number of rounds, as we have just copied a replica
+        self.round: ReplicaRound | None = None
+        self.outcome: int | None = None  # the round whose outcome the application is about to take
 
     def __repr__(self) -> str:
-        return f"ReplicaRounds({self._round}, applying={self._applying}, {len(self._early)} early)"
+        return f"ReplicaRounds({self.round}, applying={self.outcome}, {len(self._early)} early)"
 
     # -- read side ------------------------------------------------------------------------------------------
 
     @property
     def base(self) -> int | None:
         """After which round our replica stands; None before it is here and while an outcome is applied."""
-        return self._round.number - 1 if self._round is not None and self._applying is None else None
+        return self.round.number - 1 if self.round is not None and self.outcome is None else None
 
     @property
     def phase(self) -> str:
         """A word for status: syncing, training, matching, exchanging or applying."""
-        if self._applying is not None:
+        if self.outcome is not None:
             return "applying"
-        return self._round.phase if self._round is not None else "syncing"
-
-    @property
-    def exchange(self) -> PairExchange | None:
-        """The current round's exchange, once it has begun."""
-        return self._round.exchange if self._round is not None else None
-
-    @property
-    def outcome(self) -> int | None:
-        """The round whose outcome the application is about to take."""
-        return self._applying
+        return self.round.phase if self.round is not None else "syncing"
 
     @property
     def hangs_on_others(self) -> bool:
         """Whether somebody must come, or send, before we go on; not while the run waits for more members."""
-        round = self._round
+        round = self.round
         return round is not None and round.phase != "training" and not round.is_short
 
     def waiting_for(self) -> list[PeerId]:
         """Whom the current round hangs on."""
-        return self._round.waiting_for() if self._round is not None else []
+        return self.round.waiting_for() if self.round is not None else []
 
     def lead(self) -> int:
         """How many rounds most of the others are beyond us; 0 while that is of no interest."""
         base, others = self.base, pack(standing(self._means.view, self._means.facts).values())
-        is_busy = self._round is not None and self._round.phase == "exchanging"
+        is_busy = self.round is not None and self.round.phase == "exchanging"
         return max(0, others - base) if base is not None and others is not None and not is_busy else 0
 
     # -- commands -------------------------------------------------------------------------------------------
@@ -100,47 +90,47 @@ class ReplicaRounds:
         """Our replica is that after round `base`."""
         effects = self._close()
         self._means.outbox.open()
-        self._round, self._applying, self._may_leap = ReplicaRound(self._means, base), None, may_leap
+        self.round, self.outcome, self._may_leap = ReplicaRound(self._means, base), None, may_leap
         self._token += 1
         self._drawn.clear()
-        return [*effects, self._wake(), *self._take_early(now, self._round), *self._leap()]
+        return [*effects, self._wake(), *self._take_early(now, self.round), *self._leap()]
 
     def submit(self, now: float) -> list[Effect]:
         """Our inner steps are done, and the application has what we exchange."""
-        if self.base is None or self._round is None:
+        if self.base is None or self.round is None:
             return []
-        return self._digest(self._round.submit(now))
+        return self._digest(self.round.submit(now))
 
     def applied(self, now: float) -> list[Effect]:
         """The outcome that we were told of is taken."""
-        assert self._applying is not None
-        return self.open(now, self._applying)
+        assert self.outcome is not None
+        return self.open(now, self.outcome)
 
     def suspend(self) -> list[Effect]:
         """Another replica is about to be installed, or we leave: nothing happens until `open`."""
         effects = self._close()
-        self._round = self._applying = None
+        self.round = self.outcome = None
         return effects
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
         self._early.pop(peer, None)
         self._drawn.clear()
-        if self._round is None or self._applying is not None:
+        if self.round is None or self.outcome is not None:
             return []
-        return self._digest(self._round.peer_down(now, peer))
+        return self._digest(self.round.peer_down(now, peer))
 
     def peer_up(self, now: float) -> list[Effect]:
         """Membership has found somebody, or has news of it."""
-        if self._round is None or self._applying is not None:
+        if self.round is None or self.outcome is not None:
             return []
-        return self._digest(self._round.peer_up(now))
+        return self._digest(self.round.peer_up(now))
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
     def receive(self, now: float, sender: PeerId, message: REPLICA_MESSAGES) -> list[Effect]:
         """Any message of the rounds of replicas; from those whom membership does not know they are ignored."""
-        round, view = self._round, self._means.view
+        round, view = self.round, self._means.view
         if not view.is_alive(sender):
             return []
         is_refused = round is None or not stands(view.status(sender), self._means.facts)
@@ -150,18 +140,18 @@ class ReplicaRounds:
             return []
         if message.round > round.number:
             return self._on_early(now, sender, message, round.number)
-        may_still_ask = isinstance(message, Want) and sender == round.partner
-        if message.round < round.number or (self._applying is not None and not may_still_ask):
+        may_still_ask = isinstance(message, Want) and round.pairing is not None and sender == round.pairing.partner
+        if message.round < round.number or (self.outcome is not None and not may_still_ask):
             return self._on_late(sender, message)
         return self._digest(round.receive(now, sender, message))
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """Our timer."""
-        if timer.token != self._token or self._round is None:
+        if timer.token != self._token or self.round is None:
             return []
-        if self._applying is not None:
+        if self.outcome is not None:
             return [self._wake()]
-        return [self._wake(), *self._digest(self._round.tick(now, self._is_urged(now))), *self._leap()]
+        return [self._wake(), *self._digest(self.round.tick(now, self._is_urged(now))), *self._leap()]
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -222,10 +212,10 @@ class ReplicaRounds:
         """Pass over the rounds in which nobody is left, if they are few enough, or we can do no better."""
         lead, base = self.lead(), self.base
         last = self._means.facts.window if not self._may_leap else lead
-        if base is None or self._round is None or not 2 <= lead <= last or not self._round.is_lonely:
+        if base is None or self.round is None or not 2 <= lead <= last or not self.round.is_lonely:
             return []
         target = min(base + lead, self._means.facts.limit)
-        return self._end(target, [*self._round.close(), Tell(Lapsed(target, Lapse.BEHIND))])
+        return self._end(target, [*self.round.close(), Tell(Lapsed(target, Lapse.BEHIND))])
 
     def _digest(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
@@ -234,14 +224,14 @@ class ReplicaRounds:
         return effects
 
     def _end(self, round: int, effects: list[Effect]) -> list[Effect]:
-        assert self._round is not None
-        if self._round.pairing is not None and self._round.is_over:
-            self._done.append(self._round.pairing)
-        self._applying = round
+        assert self.round is not None
+        if self.round.pairing is not None and self.round.is_over:
+            self._done.append(self.round.pairing)
+        self.outcome = round
         return effects
 
     def _close(self) -> list[Effect]:
-        return self._round.close() if self._round is not None else []
+        return self.round.close() if self.round is not None else []
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("replicas", "tick", self._token))

@@ -54,12 +54,13 @@ def test_who_reads_slowly_holds_nobody_for_ever_and_its_own_bytes_count_on_one_s
 def test_who_reads_no_more_and_answers_every_word_holds_nobody() -> None:
     world, oracle = in_an_exchange(5, slow=A)
     throttle(world, A, 1e9)
-    exchange = world.node(B).member.exchanges.exchange
-    assert exchange is not None
-    exchange.tick = lambda now: []  # type: ignore[method-assign]
-    round = world.node(A).standing + 1
-    world.run_until(lambda: world.node(A).standing >= round, within=0.8 * IN_ALL)
-    assert not oracle.exchanged[A, 0, round].is_mutual
+    round = world.node(B).member.exchanges.round
+    assert round is not None
+    assert round.exchange is not None
+    round.exchange.tick = lambda now: []  # type: ignore[method-assign]
+    number = world.node(A).standing + 1
+    world.run_until(lambda: world.node(A).standing >= number, within=0.8 * IN_ALL)
+    assert not oracle.exchanged[A, 0, number].is_mutual
 
 
 def test_who_has_become_slow_is_given_more_time_after_a_while() -> None:

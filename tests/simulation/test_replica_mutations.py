@@ -39,9 +39,8 @@ def stale_rounds_count(patch: pytest.MonkeyPatch) -> None:
     sound = ReplicaRounds.receive
 
     def receive(self: ReplicaRounds, now: float, sender: PeerId, message: REPLICA_MESSAGES) -> list[Effect]:
-        exchange = self.exchange
-        if isinstance(message, Chunk) and exchange is not None and exchange.pairing.partner == sender:
-            pairing = exchange.pairing
+        pairing = self.round.pairing if self.round is not None else None
+        if isinstance(message, Chunk) and pairing is not None and pairing.partner == sender:
             message = Chunk(pairing.round, pairing.number, message.chunk, message.payload)
         return sound(self, now, sender, message)
 
@@ -161,7 +160,8 @@ def mail_of_another_life() -> None:
 
     def watch(peer: PeerId) -> None:
         node = world.node(names[0])
-        exchange = node.member.exchanges.exchange
+        open_round = node.member.exchanges.round
+        exchange = open_round.exchange if open_round is not None else None
         if exchange is None or exchange.is_over or exchange.has_all or exchange.pairing.round in rounds:
             return
         missing, round = exchange.missing[0], exchange.pairing.round

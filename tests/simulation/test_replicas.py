@@ -89,7 +89,9 @@ def test_who_loses_its_partner_in_the_middle_meets_another_and_counts_nothing_of
     world, oracle = build(5, 4, WAN, shape)
     world.run_until(lambda: world.node(a).member.phase == "exchanging", within=10.0)
     world.run(5.0)
-    exchange = world.node(a).member.exchanges.exchange
+    round = world.node(a).member.exchanges.round
+    assert round is not None
+    exchange = round.exchange
     assert exchange is not None
     assert len(exchange.missing) < exchange.pairing.chunks, "it holds a part"
     world.kill(b)
