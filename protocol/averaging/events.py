@@ -85,14 +85,6 @@ class LogEnds(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Concluded(Event):
-    """The round is decided and its bytes are here."""
-
-    decision: Decision
-    counted: tuple[bool, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class WrongState(Event):
     """Our state is not what the round builds on: so say others, or so the log proves."""
 

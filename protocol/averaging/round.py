@@ -19,7 +19,7 @@ from collections.abc import Collection
 
 from shoal.protocol.averaging.apart import MAX_APART, ways_between
 from shoal.protocol.averaging.context import Context, Outcome
-from shoal.protocol.averaging.events import Begun, Concluded, Doubted, Due, HandIn, LogEnds, Lost, Reviewed, WrongState
+from shoal.protocol.averaging.events import Begun, Committed, Doubted, Due, HandIn, LogEnds, Lost, Reviewed, WrongState
 from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.averaging.fetching import Fetching
 from shoal.protocol.averaging.headway import Headway
@@ -401,7 +401,7 @@ class Round:
         counted = tuple(took_part and me in masked(outcome.roster, made.mask) for made in means)
         if self._under_way_at is not None:
             self._context.lasting.observe(now - self._under_way_at)
-        return [Withdraw(self._us.part, self.number), *self._write_down(decision), Tell(Concluded(decision, counted))]
+        return [Withdraw(self._us.part, self.number), *self._write_down(decision), Tell(Committed(decision, counted))]
 
     def _is_lost(self, now: float, since: float) -> bool:
         """Whether a result's means were looked for everywhere since then, without success."""

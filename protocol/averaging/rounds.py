@@ -17,7 +17,6 @@ from shoal.protocol.averaging.context import Context, LogView, Outcome
 from shoal.protocol.averaging.events import (
     Behind,
     Committed,
-    Concluded,
     Lapsed,
     LogEnds,
     Lost,
@@ -30,7 +29,7 @@ from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.averaging.owners import PLACES
 from shoal.protocol.averaging.policy import Base, Policy, Ready
 from shoal.protocol.averaging.reducer import Contribute, Reducer
-from shoal.protocol.averaging.replay import base_after, base_without
+from shoal.protocol.averaging.replay import base_after, base_without, outcome_of
 from shoal.protocol.averaging.round import Round
 from shoal.protocol.averaging.shelf import Decision, Shelf
 from shoal.protocol.base.effects import Effect, Send, Tell, Timer, Wake, Withdraw
@@ -41,7 +40,7 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.log.register import state_of
 from shoal.protocol.membership.view import View
 from shoal.protocol.messages import averaging as wire
-from shoal.protocol.messages.log import PartState, Register, Result, Roster, Void
+from shoal.protocol.messages.log import PartState, Register, Result, Roster
 
 TICK = 1.0  # seconds
 
@@ -227,16 +226,15 @@ class Rounds:
 
     def committed(self, now: float, number: int, body: Message, before: Register) -> list[Effect]:
         """An entry was decided after the register `before`."""
+        if (ended := outcome_of(before, number, body, self._us.part)) is not None:
+            round, outcome = ended
+            if outcome is None:
+                return self._void(round)  # our log may be further already
+            self._outcomes[round], self._review = outcome, None
+            return self._follow(now)
         match body:
-            case Result(part=self._us.part):
-                roster = tuple(seat.peer for seat in state_of(before, self._us.part).roster)
-                self._outcomes[body.round] = Outcome(number, body, roster)
-                self._review = None
-                return self._follow(now)
             case Roster(part=self._us.part) if self.round is not None and self.round.base.round == self.state.round:
                 return [*self._digest(self.round.seat(now, body.seats)), *self._replay(now)]
-            case Void(part=self._us.part):
-                return self._void(state_of(before, self._us.part).round)  # our log may be further already
         return self.look(now)
 
     def review(self, now: float, entry: Digest, result: Result, is_bound: bool) -> list[Effect]:
@@ -370,7 +368,7 @@ class Rounds:
         done: list[Effect] = []
         for effect in effects:
             match effect:
-                case Tell(Concluded(decision, counted)):
+                case Tell(Committed(decision, counted)):
                     self.shelf.unkept = decision.round
                     done += self._commit(decision, counted)
                 case Tell(WrongState(is_proven)):

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.protocol.averaging import steering
 from shoal.protocol.averaging.context import Outcome
-from shoal.protocol.averaging.events import Concluded, Reviewed
+from shoal.protocol.averaging.events import Committed, Reviewed
 from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.averaging.fetching import Fetching
 from shoal.protocol.averaging.owned import OwnedChunk
@@ -124,8 +124,8 @@ def drop_the_residual(patch: pytest.MonkeyPatch) -> None:
 
 def _counted_everywhere(effect: Effect) -> Effect:
     match effect:
-        case Tell(Concluded(decision, counted)) if any(counted):
-            return Tell(Concluded(decision, (True,) * len(counted)))
+        case Tell(Committed(decision, counted)) if any(counted):
+            return Tell(Committed(decision, (True,) * len(counted)))
     return effect
 
 
