@@ -102,7 +102,7 @@ def exchange_of(rounds: Rounds) -> Exchange:
 
 
 def test_a_mean_of_another_branch_is_none_of_this_round(rounds: Rounds) -> None:
-    with refused(rounds, B, "signature"):
+    with refused(rounds, B, "has not signed"):
         rounds.receive(1.0, B, mean(RIVAL))
     rounds.receive(1.0, B, mean(BRANCH))
     assert exchange_of(rounds).means[1] is not None
@@ -144,5 +144,5 @@ def test_a_result_that_was_decided_before_the_branch_has_means_of_that_time() ->
     exchange.seat(seats())
     table = [mean(BRANCH, chunk, owner).made for chunk, owner in enumerate(PEERS)]
     exchange.check_table(table, PEERS, BASE.root, (OURS, BRANCH), C)
-    with refused(exchange, C, "signature"):
+    with refused(exchange, C, "has not signed"):
         exchange.check_table(table, PEERS, BASE.root, (OURS,), C)
