@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.effects import Effect, Send, Wake
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.base.wire import MAX_INT, Payload
@@ -103,14 +103,10 @@ class Donor:
         self._leases: dict[PeerId, Lease] = {}
         self._waiting: dict[PeerId, set[tuple[int, int]]] = {}  # chunks (version, index) that have not left yet
         self._barred: dict[PeerId, float] = {}  # joiners that had a lease to its end, and until when they get no other
+        self._is_watched = False  # whether a `look` is to come
 
     def __repr__(self) -> str:
         return f"Donor({self._leases})"
-
-    @property
-    def has_leases(self) -> bool:
-        """Whether a joiner holds a lease."""
-        return bool(self._leases)
 
     def oldest_lease(self) -> int | None:
         """The oldest pinned version; later rounds must be kept for the joiners that download it."""
@@ -188,6 +184,19 @@ class Donor:
                 self._barred[peer] = now + LEASE
         if over:
             self._unpin()
+
+    def watch(self, wake: Wake) -> list[Effect]:
+        """`wake`, upon which to `look`, if there is a lease, and no `look` is to come already."""
+        if self._is_watched or not self._leases:
+            return []
+        self._is_watched = True
+        return [wake]
+
+    def look(self, now: float, wake: Wake) -> list[Effect]:
+        """What `watch` has returned is due: end leases that have expired, and `watch` again."""
+        self.expire(now)
+        self._is_watched = False
+        return self.watch(wake)
 
     # -- inside ---------------------------------------------------------------------------------------------
 

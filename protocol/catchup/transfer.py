@@ -97,7 +97,7 @@ class Transfer:
         self._strange: dict[PeerId, Digest] = {}  # whose offers are of no use to us while they have this history
         self._tries = 0
         self._token = 0
-        self._leases_watched = self._is_telling = False
+        self._is_telling = False
         self._room = room
         self.donor = Donor(part, certified.certifies, room, is_vouched)
         self.active = False
@@ -164,9 +164,7 @@ class Transfer:
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """Replace silent donors, or end expired leases."""
         if timer.name == "leases":
-            self.donor.expire(now)
-            self._leases_watched = False
-            return self._watch_leases()
+            return self.donor.look(now, self._wake("leases"))
         if timer.token != self._token or not self.active:
             return []
         if timer.name == "tell":
@@ -184,7 +182,7 @@ class Transfer:
         """Take any message of state transfer."""
         match message:
             case GetState():
-                return [*self.donor.offer(now, sender, message), *self._watch_leases()]
+                return [*self.donor.offer(now, sender, message), *self.donor.watch(self._wake("leases"))]
             case GetStateChunk():
                 return self.donor.serve(now, sender, message, self._has_come(sender, message))
             case StateIs() if self.active and sender in self._invited:
@@ -449,12 +447,6 @@ class Transfer:
         """Begin anew, as nobody answers in time. Perhaps all links are slow, so the next try waits longer."""
         self._download, self._patience = None, min(MOST_PATIENCE, 2 * self._patience)
         return self._ask(now)
-
-    def _watch_leases(self) -> list[Effect]:
-        if self._leases_watched or not self.donor.has_leases:
-            return []
-        self._leases_watched = True
-        return [self._wake("leases")]
 
     def _wake(self, name: str, after: float = PATIENCE / 3) -> Wake:
         return Wake(after, Timer("transfer", name, self._token, str(self._part)))

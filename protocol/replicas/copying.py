@@ -85,7 +85,6 @@ class Copying:
         self._aside: dict[PeerId, float] = {}  # until when those whose answers were of no use are not asked
         self._token = 0
         self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
-        self._leases_watched = False
         self.donor = Donor(PART, lambda round, root: True, room)
         self.active = False
 
@@ -131,9 +130,7 @@ class Copying:
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """Look after a silent donor, or after leases that run out."""
         if timer.name == "leases":
-            self.donor.expire(now)
-            self._leases_watched = False
-            return self._watch_leases()
+            return self.donor.look(now, self._wake("leases"))
         if timer.token != self._token or not self.active:
             return []
         is_gone = self._source is None or not self._view.is_alive(self._source)
@@ -251,13 +248,7 @@ class Copying:
         if round is None or described is None:
             return []
         offer = signed(ReplicaIs(self._me, round, *described, b""), self._signer)
-        return [Send(sender, offer), *self._watch_leases()]
-
-    def _watch_leases(self) -> list[Effect]:
-        if self._leases_watched or not self.donor.has_leases:
-            return []
-        self._leases_watched = True
-        return [self._wake("leases")]
+        return [Send(sender, offer), *self.donor.watch(self._wake("leases"))]
 
     def _wake(self, name: str) -> Wake:
         return Wake(PATIENCE / 3, Timer("copying", name, self._token))

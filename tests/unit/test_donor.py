@@ -56,7 +56,7 @@ def test_who_says_that_it_is_still_at_it_or_needs_the_results_keeps_its_lease() 
         assert C in donor._leases
     assert list(donor._leases) == [C]
     ends = donor._leases[C].ends
-    while donor.has_leases:
+    while donor.oldest_lease() is not None:
         assert now <= ends
         now += LEASE / 2
         donor.renew(now, C, VERSION)
@@ -73,7 +73,7 @@ def test_a_lease_ends_however_it_is_used_and_others_come_first_then() -> None:
         assert donor.offer(now, greedy, GetState(0, 0, 0))
         now += LEASE / 2
     donor.expire(ends)
-    assert not donor.has_leases
+    assert donor.oldest_lease() is None
     assert donor.offer(ends, greedy, GetState(0, 0, 0)) == []
     assert served(donor, ends, greedy) == [StateChunk(0, VERSION, 0, b"")]
     assert donor.offer(ends, C, GetState(0, 0, 0))
