@@ -128,7 +128,7 @@ class Presence(Judge, ABC):
 
     def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         """The connection with `peer` was closed."""
-        return self._digest(now, self.membership.link_lost(now, peer))
+        return self._digest(now, self.membership.doubt(now, peer))
 
     def ended(self, now: float, peer: PeerId) -> list[Effect]:
         """Nobody listens any more where `peer` was, whose connection was closed."""

@@ -132,10 +132,6 @@ class Membership(MembershipView):
         self._announce(left=False, incarnation=self._table.own.incarnation + 1, status=status)
         return self._finish(now, [*self._exchange.resume(now), *self._begin(now), *self._recover(now)])
 
-    def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
-        """The connection with `peer` closed, by an interruption or a death: probe it at once, in every way."""
-        return self._finish(now, self._check(now, peer)) if self._running else []
-
     def ended(self, now: float, peer: PeerId) -> list[Effect]:
         """Nobody listens any more where `peer` was, whose connection was closed: that is a death, unless it answers.
 
@@ -147,7 +143,7 @@ class Membership(MembershipView):
         return self._finish(now, self._suspicions.declare_dead(now, peer, self.me))
 
     def doubt(self, now: float, peer: PeerId) -> list[Effect]:
-        """Somebody waits for `peer` and has heard nothing: probe it at once, in every way."""
+        """The connection with `peer` closed, or somebody waits for it in silence: probe it at once, in every way."""
         return self._finish(now, self._check(now, peer)) if self._running else []
 
     def link_up(self, now: float, peer: PeerId) -> list[Effect]:

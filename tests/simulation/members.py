@@ -46,10 +46,10 @@ class MemberNode(Node):
         return self.membership.link_up(now, peer)
 
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
-        return self.membership.link_lost(now, peer)
+        return self.membership.doubt(now, peer)
 
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
-        return self.membership.link_lost(now, peer)
+        return self.membership.doubt(now, peer)
 
     def phase(self) -> str:
         return "member"

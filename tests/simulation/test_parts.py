@@ -120,7 +120,7 @@ class Fragments(Node):
             self.parts[message.part].left(now, to, message, sent)
 
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
-        return self.membership.link_lost(now, peer)
+        return self.membership.doubt(now, peer)
 
     def on_event(self, now: float, event: Event) -> list[Effect]:
         match event:

@@ -156,7 +156,7 @@ def test_after_leaving_it_is_silent() -> None:
     assert {to for to, _ in sent(effects, Gossip)} == {A, B}
     assert all(isinstance(m, Gossip) and m.entry.left for _, m in sent(effects, Gossip))
     assert core.receive(2.0, A, Ping(entry(A), 1, NOTHING)) == []
-    assert core.link_lost(2.0, A) == []
+    assert core.doubt(2.0, A) == []
     assert core.leave(2.0) == []
 
 
@@ -191,7 +191,7 @@ def test_who_comes_back_is_alive_again_to_all_who_heard_its_goodbye() -> None:
 
 def test_who_was_suspected_before_a_goodbye_is_judged_after_it() -> None:
     core = member(A, B)
-    core.link_lost(1.0, A)
+    core.doubt(1.0, A)
     core.leave(1.1)
     core.set_addresses(2.0, ("/dns4/elsewhere",))
     [verdict] = timers(core.come_back(5.0, STATUS), "verdict")
@@ -220,7 +220,7 @@ def test_what_earlier_lives_left_behind_is_outdone_but_not_a_living_namesake() -
 
 def test_a_lost_connection_is_checked_every_way_and_settled_in_time() -> None:
     core = member(A, B, C)
-    effects = core.link_lost(1.0, A)
+    effects = core.doubt(1.0, A)
     assert events(effects) == [PeerSuspected(A)]
     assert [to for to, _ in sent(effects, Ping)] == [A]
     assert sorted(to for to, _ in sent(effects, PingFor)) == [B, C]
@@ -233,14 +233,14 @@ def test_a_lost_connection_is_checked_every_way_and_settled_in_time() -> None:
 def test_who_listens_nowhere_any_more_is_dead_at_once_and_lives_if_it_says_so() -> None:
     core = member(A, B, C)
     assert core.ended(1.0, A) == [], "its connection is there"
-    core.link_lost(1.0, A)
+    core.doubt(1.0, A)
     assert events(core.ended(1.01, A)) == [PeerDown(A)]
     assert core.state(A) is State.DEAD
     behind = dataclasses.replace(STATUS, reachability="nat")
     core.receive(
         1.5, B, Gossip(signed(dataclasses.replace(entry(B, 0, 9), status=behind), FakeSigner(B)), NOTHING, True)
     )
-    core.link_lost(1.6, B)
+    core.doubt(1.6, B)
     assert core.ended(1.61, B) == [], "a router may have refused"
     effects = core.receive(2.0, A, Gossip(entry(A, incarnation=1), NOTHING, True))
     assert events(effects) == [PeerUp(A, ("/dns4/a",))]
@@ -249,7 +249,7 @@ def test_who_listens_nowhere_any_more_is_dead_at_once_and_lives_if_it_says_so() 
 @pytest.mark.parametrize("directly", [True, False])
 def test_an_answer_to_a_check_ends_it(directly: bool) -> None:
     core = member(A, B)
-    effects = core.link_lost(1.0, A)
+    effects = core.doubt(1.0, A)
     [verdict] = timers(effects, "verdict")
     [(_, ping)] = sent(effects, Ping)
     assert isinstance(ping, Ping)
@@ -261,12 +261,12 @@ def test_an_answer_to_a_check_ends_it(directly: bool) -> None:
 
 def test_an_old_answer_does_not_end_a_later_check() -> None:
     core = member(A)
-    effects = core.link_lost(1.0, A)
+    effects = core.doubt(1.0, A)
     [(_, old)] = sent(effects, Ping)
     [verdict] = timers(effects, "verdict")
     core.fire(1.0 + verdict.after, verdict.timer)
     core.receive(5.0, A, Gossip(entry(A, incarnation=1), NOTHING, True))
-    core.link_lost(6.0, A)
+    core.doubt(6.0, A)
     assert isinstance(old, Ping)
     core.receive(6.1, A, Ack(entry(A, incarnation=1), old.number, NOTHING))
     assert core.is_suspect(A)
@@ -332,7 +332,7 @@ def test_a_suspect_hears_of_it_from_whoever_speaks_with_it() -> None:
 
 def test_a_verdict_that_comes_late_waits_for_what_was_not_read_yet() -> None:
     core = member(A)
-    [verdict] = timers(core.link_lost(1.0, A), "verdict")
+    [verdict] = timers(core.doubt(1.0, A), "verdict")
     effects = core.fire(1.0 + verdict.after + 0.4, verdict.timer)
     assert events(effects) == []
     [again] = timers(effects, "verdict")
@@ -399,7 +399,7 @@ def test_what_must_not_be_is_refused_and_changes_nothing(kind: str) -> None:
 
 def test_an_answer_from_somebody_else_is_refused() -> None:
     core = member(A, B)
-    [(_, ping)] = sent(core.link_lost(1.0, A), Ping)
+    [(_, ping)] = sent(core.doubt(1.0, A), Ping)
     assert isinstance(ping, Ping)
     with pytest.raises(RemoteError, match="for another peer"):
         core.receive(1.1, B, Ack(entry(B), ping.number, NOTHING))
