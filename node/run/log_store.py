@@ -34,7 +34,8 @@ from shoal.protocol.base.shortages import in_words
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.journal import begins_with, begun_at, first_register, framed, is_readable, read, shortened
 from shoal.protocol.log.register import Rules, voters_root
-from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
+from shoal.protocol.member.facts import FOUNDING_LIFE
+from shoal.protocol.member.past import Kept
 from shoal.protocol.messages.averaging import Mean, Table
 from shoal.protocol.messages.log import Decided, Register, Shortcut, Switch, VoteFile
 

@@ -8,10 +8,10 @@ from shoal.protocol.averaging.policy import Base, Policy
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.log.register import MAX_VOTERS, first_state, founded
 from shoal.protocol.log.trust import Crash, Trust
-from shoal.protocol.member.kept import FOUNDING_LIFE
 from shoal.protocol.messages.anchor import Anchor
 from shoal.protocol.messages.log import Register
 
+FOUNDING_LIFE = 1  # that of the founder's first vote file: everybody knows it from the run's id
 PART = 0  # a run is one chain of rounds; which numbers a round of fragments is about, the method says
 
 

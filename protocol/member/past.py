@@ -13,8 +13,20 @@ from shoal.protocol.averaging.shelf import KEPT_ROUNDS, MOST_WRITTEN, Archive, W
 from shoal.protocol.log.register import Rules, body_of, steps
 from shoal.protocol.log.shortcuts import Shortcuts, beginning
 from shoal.protocol.member.facts import PART, RunFacts
-from shoal.protocol.member.kept import Kept
 from shoal.protocol.messages.averaging import Mean, Table
+from shoal.protocol.messages.log import Decided, Register, VoteFile, Way
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the journal says."""
+
+    first: Register  # before the entries
+    way: Way  # that leads there
+    register: Register  # after them
+    entries: tuple[Decided, ...]
+    votes: VoteFile
+    was_away: bool = False  # for so long that the others may have gone on without it
 
 
 @dataclass(slots=True)

@@ -24,10 +24,9 @@ from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId, RunId, content_ha
 from shoal.protocol.base.wire import Message
 from shoal.protocol.log.register import Rules, voters_root
 from shoal.protocol.log.shortcuts import START
-from shoal.protocol.member.facts import RunFacts
-from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
+from shoal.protocol.member.facts import FOUNDING_LIFE, RunFacts
 from shoal.protocol.member.member import Member
-from shoal.protocol.member.past import recall
+from shoal.protocol.member.past import Kept, recall
 from shoal.protocol.membership.members import PeerUp
 from shoal.protocol.messages.averaging import Contribution, Mean
 from shoal.protocol.messages.log import VoteFile

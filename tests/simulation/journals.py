@@ -10,8 +10,7 @@ from shoal.protocol.log.core import Core
 from shoal.protocol.log.journal import begun_at, framed, read, shortened
 from shoal.protocol.log.register import Rules, voters_root
 from shoal.protocol.member.facts import RunFacts
-from shoal.protocol.member.kept import Kept
-from shoal.protocol.member.past import Past, recall
+from shoal.protocol.member.past import Kept, Past, recall
 from shoal.protocol.messages.averaging import Mean, Table
 from shoal.protocol.messages.log import Shortcut, Switch, VoteFile
 from tests.simulation.signing import FakeSigner

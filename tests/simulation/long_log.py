@@ -21,7 +21,7 @@ from shoal.protocol.log.register import Rules, body_of, first_state
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.facts import PART
-from shoal.protocol.member.kept import Kept
+from shoal.protocol.member.past import Kept
 from shoal.protocol.messages.log import Register, Result, Seat, Shortcut
 from tests.simulation.log_worlds import Endless, register_of
 from tests.simulation.signing import FakeSigner

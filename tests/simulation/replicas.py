@@ -22,8 +22,7 @@ from shoal.protocol.base.effects import Blamed, Effect, Event, Timer, Wake
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.ids import Digest, PeerId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
-from shoal.protocol.member.facts import RunFacts
-from shoal.protocol.member.kept import FOUNDING_LIFE
+from shoal.protocol.member.facts import FOUNDING_LIFE, RunFacts
 from shoal.protocol.member.presence import Parted
 from shoal.protocol.messages.averaging import Contribution
 from shoal.protocol.messages.replicas import Chunk

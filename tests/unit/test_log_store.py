@@ -22,7 +22,8 @@ from shoal.protocol.log.journal import framed
 from shoal.protocol.log.register import MAX_BODY, after, first_state, founded, voters_root
 from shoal.protocol.log.shortcuts import START
 from shoal.protocol.log.trust import Crash
-from shoal.protocol.member.kept import FOUNDING_LIFE, Kept
+from shoal.protocol.member.facts import FOUNDING_LIFE
+from shoal.protocol.member.past import Kept
 from shoal.protocol.messages.averaging import Made, Mean, Table
 from shoal.protocol.messages.log import Crossing, Decided, Phase, Register, Shortcut, Switch, Voted, VoteFile, Way
 from tests.simulation.log_search import rules_of

@@ -39,7 +39,7 @@ from shoal.protocol.base.ids import Digest, PeerId, digest
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.log.register import voters_root
 from shoal.protocol.log.shortcuts import START
-from shoal.protocol.member.kept import FOUNDING_LIFE
+from shoal.protocol.member.facts import FOUNDING_LIFE
 from shoal.protocol.messages.averaging import Table
 from shoal.protocol.messages.log import Register, Shortcut, Switch, VoteFile
 from shoal.protocol.net.peers.network import Network

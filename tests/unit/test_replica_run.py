@@ -29,7 +29,7 @@ from shoal.protocol.base.ids import PeerId, RunId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_INT, Payload, encode
 from shoal.protocol.log.keeper import LogSkipped
-from shoal.protocol.member.kept import FOUNDING_LIFE
+from shoal.protocol.member.facts import FOUNDING_LIFE
 from shoal.protocol.messages.log import Admit, Asks, Request
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.net.peers.network import Network
