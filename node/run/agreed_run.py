@@ -9,7 +9,7 @@ from pathlib import Path
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import DISK, ROUNDS
 from shoal.node.ipc.shm import FloatArray
-from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.manifest import Introduction
 from shoal.node.peers.reach import own_standing
 from shoal.node.run.facts import run_facts, samples_before, trust_of
 from shoal.node.run.log_store import LogStore
@@ -38,8 +38,6 @@ from shoal.protocol.log.register import Rules, who_left
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.member import Member
 from shoal.protocol.member.past import Past, recall
-from shoal.protocol.messages.anchor import Anchor
-from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.log import Register
 from shoal.protocol.net.peers.network import Network
 
@@ -54,21 +52,19 @@ class AgreedRun(Run):
 
     def __init__(
         self,
-        manifest: Manifest,
-        genesis: Genesis,
+        found: Introduction,
         signer: Signer,
         network: Network,
         settings: RunSettings,
         checkpoint: Checkpoint | None = None,
         *,
         is_founding: bool = False,
-        anchor: Anchor | None = None,
     ) -> None:
         """`checkpoint` is that of the manifest's origin; without it, such a run's state is downloaded.
 
         `is_founding`: the run begins here and now; its author votes then, and in no other first life.
-        `anchor`: see Keeper.
         """
+        manifest, genesis = found.manifest, found.genesis
         check_fits(manifest, checkpoint)
         holds_origin = checkpoint is not None or manifest.origin is None
         store = LogStore(settings.folder)
@@ -82,7 +78,7 @@ class AgreedRun(Run):
         if first is not None and not first.number:
             seeded = first.parts[PART].root
         self._facts = run_facts(
-            manifest, genesis.run, genesis.author, seeded=seeded, chunks=outer.chunks, anchor=anchor
+            manifest, genesis.run, genesis.author, seeded=seeded, chunks=outer.chunks, anchor=found.anchor
         )
         past = recall(self._facts, store.open(self._facts.register(), rules, is_founding), rules)
         self._base = _standing(self._facts, past, snapshot, outer) if snapshot or holds_origin else None
@@ -90,7 +86,7 @@ class AgreedRun(Run):
             outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None, settings.trains)
             self._base = _standing(self._facts, past, None, outer)
             snapshot, saved = None, checkpoint
-        super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
+        super().__init__(found, signer, network, settings, outer, saved, store)
         self._members = tuple(map(PeerId, saved.about.members)) if saved is not None else ()
         self._was_stopped = store.had_kept_vote or signer.peer in who_left(past.kept.register)
         if snapshot is not None and self._base is not None:
@@ -118,18 +114,18 @@ class AgreedRun(Run):
 
     @property
     def _lane(self) -> int:
-        return lane_after(self._members, self._me)
+        return lane_after(self._members, self.me)
 
     @property
     def is_stuck(self) -> bool:
         """See Run: this member alone is no quorum of the voters."""
-        return self.is_alone and not self.member.log.is_quorum([self._me])
+        return self.is_alone and not self.member.log.is_quorum([self.me])
 
     def _make_member(self) -> Member:
         past, self._past = self._past, None
         assert past is not None
         return Member(
-            self._me,
+            self.me,
             self._network.addresses(),
             self._facts,
             past,
@@ -179,7 +175,7 @@ class AgreedRun(Run):
             self.driver.command(lambda now: self.member.applied(now, snapshot.root))
             driver, resent = self.driver, self.outgoing.resent
             record = self.commits.add(
-                decision, base.history, self._me, driver.now(), resent, driver.phases, self.samples
+                decision, base.history, self.me, driver.now(), resent, driver.phases, self.samples
             )
             self.meters.committed(record.round_samples, record.seconds, took_part=record.took_part)
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))

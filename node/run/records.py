@@ -82,8 +82,8 @@ class CommitLog:
         self.records: list[CommitRecord] = []
         self.group = 0  # members of the last round
         self.validation: Validation | None = None  # the newest one
+        self.tokens = 0  # that we have trained on for the current round
         self._submitted_at: float | None = None
-        self._tokens = 0
         self._loss: float | None = None
         self._called = False
         self._sent: Counter[int] = Counter()  # bytes of payload, by round
@@ -104,7 +104,7 @@ class CommitLog:
         """Our contribution to the current round is ready, of so many tokens and this mean loss."""
         if self._submitted_at is None:
             self._submitted_at = now
-        self._tokens, self._loss = tokens, loss if loss is not None and math.isfinite(loss) else None
+        self.tokens, self._loss = tokens, loss if loss is not None and math.isfinite(loss) else None
 
     def called(self) -> None:
         """The others wait for our contribution."""
@@ -112,7 +112,7 @@ class CommitLog:
 
     def forget(self) -> None:
         """The contribution that was ready is dropped, as it belongs to no round."""
-        self._submitted_at, self._tokens, self._loss = None, 0, None
+        self._submitted_at, self.tokens, self._loss = None, 0, None
 
     def sent(self, round: int, size: int) -> None:
         """So many bytes of payload have left for a round's all-reduce; some leave after it has committed."""
@@ -194,17 +194,12 @@ class CommitLog:
             lapse=outcome.lapse,
         )
 
-    @property
-    def tokens(self) -> int:
-        """Tokens that we have trained on for the current round."""
-        return self._tokens
-
     def _append(self, now: float, phases: PhaseLog, **facts: Any) -> CommitRecord:
         """Appends the record of these facts, and of what was gathered since the last one."""
         spans, waited_for = phases.cut(now)
         record = CommitRecord(
             seconds=0.0 if self._submitted_at is None else now - self._submitted_at,
-            tokens=self._tokens,
+            tokens=self.tokens,
             loss=self._loss,
             applied_at=_clock(),
             phases=spans,
@@ -212,7 +207,7 @@ class CommitLog:
             called=self._called,
             **facts,
         )
-        self._submitted_at, self._tokens, self._loss, self._called = None, 0, None, False
+        self._submitted_at, self.tokens, self._loss, self._called = None, 0, None, False
         self.records.append(record)
         if len(self.records) > DETAILED:
             place = -DETAILED - 1

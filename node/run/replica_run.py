@@ -13,7 +13,7 @@ from pathlib import Path
 from shoal.node.base.logs import warn
 from shoal.node.base.pools import DISK, ROUNDS
 from shoal.node.ipc.shm import FloatArray
-from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.manifest import Introduction
 from shoal.node.peers.reach import own_standing
 from shoal.node.run.facts import first_history, run_facts, samples_before, trust_of
 from shoal.node.run.log_store import LogStore
@@ -39,8 +39,6 @@ from shoal.protocol.base.wire import MAX_INT, Message
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
 from shoal.protocol.log.register import Rules
 from shoal.protocol.member.past import Past, recall
-from shoal.protocol.messages.anchor import Anchor
-from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.net.peers.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapsed, Met, ReplicaReceived
@@ -60,33 +58,31 @@ class ReplicaRun(Run):
 
     def __init__(
         self,
-        manifest: Manifest,
-        genesis: Genesis,
+        found: Introduction,
         signer: Signer,
         network: Network,
         settings: RunSettings,
         checkpoint: Checkpoint | None = None,
         *,
         is_founding: bool = False,
-        anchor: Anchor | None = None,
     ) -> None:
         """`checkpoint` is that of the manifest's origin; without it, such a run's first replica is a copy.
 
         `is_founding`: the run begins here and now; its author votes then, and in no other first life.
-        `anchor`: see Keeper.
         """
+        manifest, genesis = found.manifest, found.genesis
         check_fits(manifest, checkpoint)
         store, rules = LogStore(settings.folder), Rules(trust_of(manifest), signer)
         has_been_here = store.first() is not None
         saved = (newest_state(settings.folder, genesis.run) if has_been_here else None) or checkpoint
         outer = ReplicaState(manifest, saved.committed() if saved is not None else None)
         chunks = (outer.last_chunks,)
-        facts = run_facts(manifest, genesis.run, genesis.author, seeded=NO_DIGEST, chunks=chunks, anchor=anchor)
+        facts = run_facts(manifest, genesis.run, genesis.author, seeded=NO_DIGEST, chunks=chunks, anchor=found.anchor)
         self._facts = replace(facts, has_replicas=True)
         self._past: Past | None = recall(self._facts, store.open(self._facts.register(), rules, is_founding), rules)
         self._has_replica = saved is not None or manifest.origin is None
         self._own: FloatArray | None = None  # our weights before the last round's average
-        super().__init__(manifest, genesis, signer, network, settings, outer, saved, store)
+        super().__init__(found, signer, network, settings, outer, saved, store)
         self._past.keep_means(self._base if self._has_replica else None, store.means.read)
 
     @property
@@ -103,7 +99,7 @@ class ReplicaRun(Run):
     @property
     def _lane(self) -> int:
         """No roster gives us one."""
-        return newcomer_lane(self._me)
+        return newcomer_lane(self.me)
 
     def _make_member(self) -> ReplicaMember:
         shape = self.outer.committed.shape
@@ -119,7 +115,7 @@ class ReplicaRun(Run):
         past, self._past = self._past, None
         assert past is not None
         return ReplicaMember(
-            self._me,
+            self.me,
             self._network.addresses(),
             facts,
             past,
@@ -154,7 +150,7 @@ class ReplicaRun(Run):
 
     async def _take(self, event: Exchanged) -> None:
         """Apply what was exchanged; only when the replica is read back do we say so."""
-        round, place = event.round, int(self._me > event.partner)
+        round, place = event.round, int(self.me > event.partner)
         own = self._sources.contribution(round)
         assert own is not None
         async with self._busy:
@@ -197,7 +193,7 @@ class ReplicaRun(Run):
             driver.command(lambda now: self.member.concluded(now, snapshot.root))
             resent, phases = self.outgoing.resent, driver.phases
             record = self.commits.add(
-                decision, history, self._me, driver.now(), resent, phases, self.samples, tokens=tokens
+                decision, history, self.me, driver.now(), resent, phases, self.samples, tokens=tokens
             )
             self.meters.committed(tokens, record.seconds, took_part=record.took_part)
             members = len(decision.result.weights)

@@ -26,7 +26,7 @@ from shoal.node.base.logs import warn
 from shoal.node.base.pools import DISK, NOTES, RECORDS
 from shoal.node.base.refusals import refusal
 from shoal.node.ipc.shm import FloatArray
-from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.manifest import Introduction
 from shoal.node.peers.bandwidth_probe import find_uplink
 from shoal.node.peers.reach import worth_remembering
 from shoal.node.peers.remembered import forget_anchor
@@ -59,7 +59,6 @@ from shoal.protocol.log.register import has_member
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.presence import Parted, Presence
 from shoal.protocol.membership.members import NamesakeSeen, PeerUp
-from shoal.protocol.messages.genesis import Genesis
 from shoal.protocol.messages.log import Register
 from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.peers.network import Network
@@ -89,8 +88,7 @@ class Run(ABC):
 
     def __init__(
         self,
-        manifest: Manifest,
-        genesis: Genesis,
+        found: Introduction,
         signer: Signer,
         network: Network,
         settings: RunSettings,
@@ -99,9 +97,10 @@ class Run(ABC):
         store: LogStore,
     ) -> None:
         """`outer` is what we begin with, that of `checkpoint` if there is one; `store` has the log."""
-        self.manifest = manifest
-        self.genesis = genesis
-        self.id = genesis.run
+        self.manifest = manifest = found.manifest
+        self.genesis = found.genesis
+        self.id = found.run
+        self.me = signer.peer
         self.outer = outer
         self.store = store
         self.commits = CommitLog()
@@ -120,7 +119,7 @@ class Run(ABC):
         self.saving = Saving(manifest, self.id, signer.peer, outer.committed, settings, self._tasks.spawn, store)
         self._states = StateStore(outer.committed, store.folder / DOWNLOAD)
         self._sources = PayloadSources(self._states, store.means)
-        self._me, self._signer = signer.peer, signer
+        self._signer = signer
         self._network = network
         self._settings = settings
         self._moments = checkpoint.moments if checkpoint is not None else None  # until the worker has them
@@ -272,7 +271,7 @@ class Run(ABC):
 
     def _is_taken_along(self, before: Register, register: Register) -> bool:
         """Whether we were a member, and the log goes on as a branch: whoever has just come has not seen it part."""
-        return register.branch != before.branch and has_member(before, self._me)
+        return register.branch != before.branch and has_member(before, self.me)
 
     async def _forget_anchor(self) -> None:
         with suppress(LocalError):  # then a restart looks for that branch again, for a minute
@@ -356,7 +355,7 @@ class Run(ABC):
         self.meters.received(message)
         self.driver.receive(sender, message)
         if self._faults is not None:
-            self._faults.received(message, self.member.rounds, self.member.log.proposer == self._me)
+            self._faults.received(message, self.member.rounds, self.member.log.proposer == self.me)
 
     def _send(self, to: PeerId, message: Message, late: LatePayload | None) -> None:
         if self._faults is not None:
@@ -381,7 +380,7 @@ class Run(ABC):
         """A payload was written to the network."""
         self.outgoing.sent(to, message, self.member.rounds)
         if self._faults is not None:
-            self._faults.sent(to, message, self.member.rounds, self.member.log.proposer == self._me)
+            self._faults.sent(to, message, self.member.rounds, self.member.log.proposer == self.me)
 
     def _note_running(self) -> None:
         """We are here, and not away; but not before we have looked for those who may have gone on without us."""
@@ -452,11 +451,6 @@ class Run(ABC):
     def trouble(self) -> str:
         """Why the worker does not train; empty if it does."""
         return self.training.trouble if self.training is not None else ""
-
-    @property
-    def me(self) -> PeerId:
-        """Our name."""
-        return self._me
 
     @property
     def pace(self) -> tuple[int, float]:

@@ -607,13 +607,23 @@ class Runs:
         from shoal.node.run.agreed_run import AgreedRun
         from shoal.node.run.replica_run import ReplicaRun
         from shoal.node.run.settings import RunSettings
+        from shoal.node.training.checkpoint.keep import Keeping
 
-        signed = found.manifest, found.genesis, self._identity.signer(found.run)
-        settings = RunSettings.of(
-            self._settings, self._home.make_run_folder(found.run.hex()), data, train, self._fault, self.tally
+        node = self._settings
+        settings = RunSettings(
+            folder=self._home.make_run_folder(found.run.hex()),
+            threads=node.threads,
+            data=data,
+            trains=train,
+            keeping=Keeping(node.checkpoint_every, node.checkpoint_keep),
+            fault=self._fault,
+            device=node.device,
+            trainer=node.trainer,
+            tally=self.tally,
         )
         kind = ReplicaRun if found.manifest.method.has_replicas else AgreedRun
-        return kind(*signed, self._network, settings, checkpoint, is_founding=is_founding, anchor=found.anchor)
+        signer = self._identity.signer(found.run)
+        return kind(found, signer, self._network, settings, checkpoint, is_founding=is_founding)
 
 
 def _row(found: Introduction) -> FoundRun:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shoal.node.base.extensions import find_extension
 from shoal.node.base.fault_injection import FaultTrigger
-from shoal.node.base.options import AUTO, NodeSettings
+from shoal.node.base.options import AUTO
 from shoal.node.base.step_options import TrainerOptions
 from shoal.node.ipc.vectors import Sizes
 from shoal.node.manifest.manifest import Manifest
@@ -29,20 +29,6 @@ class RunSettings:
     device: str = AUTO  # on which the worker trains
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
     tally: Tally = field(default_factory=Tally)  # of the node
-
-    @classmethod
-    def of(
-        cls,
-        node: NodeSettings,
-        folder: Path,
-        data: tuple[str, ...],
-        trains: bool,
-        fault: FaultTrigger | None,
-        tally: Tally,
-    ) -> RunSettings:
-        """The settings of a run on a node with these settings."""
-        keeping = Keeping(node.checkpoint_every, node.checkpoint_keep)
-        return cls(folder, node.threads, data, trains, keeping, fault, node.device, node.trainer, tally)
 
     def worker(self, manifest: Manifest, sizes: Sizes) -> WorkerSettings:
         """The settings with which the run's worker is started."""

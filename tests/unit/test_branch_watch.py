@@ -29,7 +29,7 @@ BRANCH = replace(PARENT, branch=digest("a branch"), earlier=(Stem(PARENT.branch,
 
 def run(me: PeerId = A) -> Any:
     """The part of a run that listens to its log."""
-    made = SimpleNamespace(branches=BranchWatch("tiny"), _me=me, passed=[])
+    made = SimpleNamespace(branches=BranchWatch("tiny"), me=me, passed=[])
     made._on_outcome = made.passed.append
     made._is_taken_along = lambda before, register: Run._is_taken_along(cast(Run, made), before, register)
     return made

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from shoal.node.base.kept import KeptVote
-from shoal.node.manifest.manifest import Manifest
+from shoal.node.manifest.manifest import Introduction, Manifest
 from shoal.node.run import agreed_run
 from shoal.node.run import run as run_module
 from shoal.node.run.agreed_run import AgreedRun
@@ -62,9 +62,8 @@ def opened(
     folder.mkdir(exist_ok=True)
     network = cast(Network, SimpleNamespace(addresses=tuple))
     settings = RunSettings(folder, 1, (), False, Keeping(), None)
-    return AgreedRun(
-        manifest, unsigned(manifest, ME), FakeSigner(ME), network, settings, origin, is_founding=is_founding
-    )
+    found = Introduction(manifest, unsigned(manifest, ME), {})
+    return AgreedRun(found, FakeSigner(ME), network, settings, origin, is_founding=is_founding)
 
 
 class Alone:

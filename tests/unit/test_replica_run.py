@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.manifest.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.manifest.manifest import Introduction, Manifest, ModelSpec, RoundSpec
 from shoal.node.manifest.method import MethodSpec
 from shoal.node.run.facts import first_history
 from shoal.node.run.log_store import FOLDER, STATE
@@ -56,8 +56,8 @@ class Bench:
         self.told: list[Any] = []
         self.samples = {PARTNER: 5000}  # as the others say
         is_new = not (self.folder / FOLDER).exists()
-        genesis = unsigned(MANIFEST, ME)
-        self.run = ReplicaRun(MANIFEST, genesis, FakeSigner(ME), cast(Network, None), settings, is_founding=is_new)
+        found = Introduction(MANIFEST, unsigned(MANIFEST, ME), {})
+        self.run = ReplicaRun(found, FakeSigner(ME), cast(Network, None), settings, is_founding=is_new)
         self.member = SimpleNamespace(
             base_round=None,
             keeps_vote=True,

@@ -66,7 +66,7 @@ class Applying(SimpleNamespace):
             samples=0,
             obstacle="",
             is_finished=False,
-            _me=ME,
+            me=ME,
             _lane=0,
             _open_round=0,
             _busy=asyncio.Lock(),
