@@ -28,13 +28,13 @@ from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Room
 from shoal.protocol.catchup.transfer import Transfer
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
-from shoal.protocol.log.register import Rules, body_of
+from shoal.protocol.log.register import body_of
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerUp, StatusChanged
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, GetTable, Give
-from shoal.protocol.messages.transfer import TRANSFER_MESSAGES, StateChunk
+from shoal.protocol.messages.transfer import TRANSFER_MESSAGES
 
 
 class Member(Presence):
@@ -55,9 +55,7 @@ class Member(Presence):
         trains: bool = True,
     ) -> None:
         """`base` is the state that is here; None: none is."""
-        standing = (base.round, base.history, base.root) if base is not None else None
-        rules = Rules(facts.trust, signer)
-        super().__init__(me, addresses, standing, facts, past, rules, reducer, rng, trains=trains)
+        super().__init__(me, addresses, base, facts, past, signer, reducer, rng, trains=trains)
         self._first = base
         self._origin = facts.origin
         self._has_switched = False  # to another branch, whose state is not here
@@ -65,7 +63,7 @@ class Member(Presence):
         self._replays = base is not None and base.round > facts.origin.round  # whether we may apply results since then
         self._policy = facts.policy
         self.certified = past.certified
-        self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
+        self._catching_up = self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
         self.rounds.shelf.leases = self.transfer.donor
 
     # -- commands -----------------------------------------------------------------------------------------------
@@ -85,15 +83,6 @@ class Member(Presence):
             return []
         return self._digest(now, self.rounds.open(now, base))
 
-    # -- inputs -------------------------------------------------------------------------------------------------
-
-    def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
-        """See Presence."""
-        if isinstance(message, StateChunk):
-            self.transfer.donor.payload_done(to, message)
-        else:
-            super().left(now, to, message, sent)
-
     # -- read side ----------------------------------------------------------------------------------------------
 
     @property
@@ -109,14 +98,6 @@ class Member(Presence):
     def waiting_for(self) -> Sequence[PeerId]:
         """See Presence."""
         return self.rounds.waiting_for()
-
-    def progress(self) -> tuple[int, int]:
-        """See Presence."""
-        return self.transfer.progress()
-
-    def seconds_left(self, now: float) -> float | None:
-        """See Presence."""
-        return self.transfer.seconds_left(now)
 
     def history_after(self, round: int) -> Digest | None:
         """See Presence."""

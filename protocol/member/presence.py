@@ -7,16 +7,20 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from shoal.protocol.averaging import events as told
 from shoal.protocol.averaging.exchange import Self
+from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.reducer import Reducer
 from shoal.protocol.averaging.replay import decision_of
 from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Tell, Timer, Wake
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
+from shoal.protocol.catchup.donor import Donor
 from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import EntryDecided, Gone, Judge, Keeper, LogSkipped, ResultProposed, Switched
 from shoal.protocol.log.register import Rules, body_of
@@ -26,6 +30,7 @@ from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, Status
 from shoal.protocol.membership.membership import Membership
 from shoal.protocol.messages.log import KeeperMessage
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES, RunStatus
+from shoal.protocol.messages.transfer import StateChunk
 
 GOING = 8.0  # seconds that we wait, at a stop, until we are let go
 STEPS_ASIDE = 2.0  # seconds for which a record cannot be written until we `step_aside`
@@ -36,6 +41,16 @@ class Parted(Event):
     """We have gone: the others have let us, or we have waited long enough; we are silent."""
 
 
+class CatchingUp(Protocol):
+    """How a state or a replica comes from others, and ours goes to them: Transfer or Copying."""
+
+    donor: Donor
+
+    def progress(self) -> tuple[int, int]: ...
+
+    def seconds_left(self, now: float) -> float | None: ...
+
+
 class Presence(Judge, ABC):
     """One peer among the members of one run: what Member and ReplicaMember are made of.
 
@@ -43,31 +58,30 @@ class Presence(Judge, ABC):
     application.
     """
 
+    _catching_up: CatchingUp
+
     def __init__(
         self,
         me: PeerId,
         addresses: tuple[str, ...],
-        standing: tuple[int, Digest, Digest] | None,
+        base: Base | None,
         facts: RunFacts,
         past: Past,
-        rules: Rules,
+        signer: Signer,
         reducer: Callable[[int], Reducer],
         rng: random.Random,
         *,
         trains: bool,
         spread: Estimate | None = None,
     ) -> None:
-        """`standing`: round, history and root of the state that is here; None before there is one.
-
-        `spread`: see Rounds.
-        """
-        round, history, root = standing or (0, NO_DIGEST, NO_DIGEST)
+        """`base`: the state that is here; None before there is one. `spread`: see Rounds."""
+        stand = base or Base(0, 0, NO_DIGEST, NO_DIGEST)
         self.me = me
         self._status = RunStatus(
-            round=round,
-            history=history,
-            root=root,
-            phase="training" if standing is not None else "syncing",
+            round=stand.round,
+            history=stand.history,
+            root=stand.root,
+            phase="training" if base is not None else "syncing",
             step=0,
             samples=0,
             loss=None,
@@ -77,9 +91,9 @@ class Presence(Judge, ABC):
             reachability="unknown",
         )
         kept = past.kept
-        self.membership = Membership(me, addresses, self._status, rules.signer, rng)
+        self.membership = Membership(me, addresses, self._status, signer, rng)
         self.log = Keeper(
-            Core.resume(me, kept.register, kept.entries, kept.votes, rules),
+            Core.resume(me, kept.register, kept.entries, kept.votes, Rules(facts.trust, signer)),
             self.membership,
             facts.register(),
             past.shortcuts,
@@ -88,13 +102,13 @@ class Presence(Judge, ABC):
             kept.was_away,
             facts.continue_after,
         )
-        us = Self(me, self._branches, PART, rules.signer, lambda: self.log.core.life)
+        us = Self(me, self._branches, PART, signer, lambda: self.log.core.life)
         self.rounds = Rounds(us, self.membership, facts.policy, self.log, reducer, spread)
         self.rounds.recall(past.outcomes)
         self.rounds.recall_means(past.means)
         self.rounds.shelf.archive = past.archive
         self.rounds.shelf.recall(past.written)
-        last = past.outcomes.get(round) if standing is not None else None
+        last = past.outcomes.get(base.round) if base is not None else None
         if last is not None and (decision := decision_of(last, past.means)) is not None:
             self.rounds.shelf.decide(decision)  # others may still need its means, and nobody else may have them
         self._has_parted = False
@@ -202,7 +216,10 @@ class Presence(Judge, ABC):
 
     def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
-        self.rounds.left(now, to, message, sent)
+        if isinstance(message, StateChunk):
+            self._catching_up.donor.payload_done(to, message)
+        else:
+            self.rounds.left(now, to, message, sent)
 
     # -- read side ----------------------------------------------------------------------------------------------
 
@@ -243,13 +260,13 @@ class Presence(Judge, ABC):
     def waiting_for(self) -> Sequence[PeerId]:
         """The peers that the round waits for."""
 
-    @abstractmethod
     def progress(self) -> tuple[int, int]:
         """(chunks here, chunks in all) of the state that is being downloaded; (0, 0) if none is yet."""
+        return self._catching_up.progress()
 
-    @abstractmethod
     def seconds_left(self, now: float) -> float | None:
         """How long that download still takes; None if it is not known."""
+        return self._catching_up.seconds_left(now)
 
     @abstractmethod
     def history_after(self, round: int) -> Digest | None:

@@ -32,7 +32,7 @@ from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Room
 from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
-from shoal.protocol.log.register import Rules, state_of
+from shoal.protocol.log.register import state_of
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Presence
@@ -40,7 +40,6 @@ from shoal.protocol.membership.members import PeerDown, PeerLeft, PeerUp, Status
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.replicas import Chunk, Meet
-from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.replicas.context import Counted, Means, pack, standing, stands
 from shoal.protocol.replicas.copying import COPY_MESSAGES, Copying
 from shoal.protocol.replicas.facts import ReplicaFacts
@@ -82,10 +81,8 @@ class ReplicaMember(Presence):
 
         `reducer` opens that of the last round.
         """
-        held = (base.round, base.history, base.root) if base is not None else None
-        rules = Rules(facts.run.trust, signer)
         spread = Estimate(initial=10.0, floor=2.0, ceiling=600.0)
-        super().__init__(me, addresses, held, facts.run, past, rules, reducer, rng, trains=trains, spread=spread)
+        super().__init__(me, addresses, base, facts.run, past, signer, reducer, rng, trains=trains, spread=spread)
         self._facts = facts
         self._trains = trains
         self._base = base.round if base is not None else None  # after which round our replica stands
@@ -106,7 +103,7 @@ class ReplicaMember(Presence):
                 lambda: self.log.register.number,
             )
         )
-        self.copying = Copying(me, facts, self._counted, room, signer)
+        self._catching_up = self.copying = Copying(me, facts, self._counted, room, signer)
         self._is_installing = self._is_fresh = False
         self._ready: int | None = None  # the round that what was submitted last builds on
         self._seen: dict[PeerId, Seen] = {}  # the members that have a replica
@@ -177,9 +174,7 @@ class ReplicaMember(Presence):
 
     def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         """See Presence."""
-        if isinstance(message, StateChunk):
-            self.copying.donor.payload_done(to, message)
-        elif not isinstance(message, Chunk):
+        if not isinstance(message, Chunk):
             super().left(now, to, message, sent)
         elif sent:
             self._outbox.sent(now, to, message)
@@ -219,14 +214,6 @@ class ReplicaMember(Presence):
         if self._held_back is not None:
             return self._behind
         return self.rounds.waiting_for() if self._stands_before_last else self.exchanges.waiting_for()
-
-    def progress(self) -> tuple[int, int]:
-        """See Presence."""
-        return self.copying.progress()
-
-    def seconds_left(self, now: float) -> float | None:
-        """See Presence."""
-        return self.copying.seconds_left(now)
 
     def history_after(self, round: int) -> Digest:
         """See Presence."""
