@@ -206,7 +206,7 @@ class Member(Presence):
         return [*self.rounds.suspend(), Tell(received)]
 
     def _announce(self, now: float) -> list[Effect]:
-        """A new base is news for everybody; all else waits for the next `report`."""
+        """A new base is news for everybody, and what was reported since the last one is told with it."""
         base = self.rounds.base
         watched = self.membership.probing.let_rest(now, self._hangs_on_nobody())
         if base is None or (base.history, base.root) == (self._status.history, self._status.root):

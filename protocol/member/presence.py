@@ -129,12 +129,17 @@ class Presence(Judge, ABC):
         reachability: str,
         line: tuple[int, int],
     ) -> list[Effect]:
-        """How the training goes, whether others can dial us, and our line's rates up and down; gossiped."""
+        """How the training goes, whether others can dial us, and our line's rates up and down.
+
+        Whether others can dial us is told at once if it has changed, since others choose by it whom they ask, and the
+        next base may be days away; all else is told with that.
+        """
+        has_changed = reachability != self._status.reachability
         up, down = line
         self._status = dataclasses.replace(
             self._status, step=step, samples=samples, loss=loss, up=up, down=down, reachability=reachability
         )
-        return self._digest(now, [])
+        return self._digest(now, self.membership.set_status(now, self._status) if has_changed else [])
 
     def kept(self, now: float, round: int) -> list[Effect]:
         """The records "result" of a round are on disk."""

@@ -413,7 +413,7 @@ class ReplicaMember(Presence):
         return most is not None and most - base > self._facts.window
 
     def _announce(self, now: float) -> list[Effect]:
-        """Where we stand is news for everybody; all else waits for the next `report`."""
+        """Where we stand is news for everybody, and what was reported since the last time is told with it."""
         hangs = self.phase != "training" if self._stands_before_last else self.exchanges.hangs_on_others
         watched = self.membership.probing.let_rest(now, not hangs and self._base is not None)
         before, self._status = self._status, self._placed()
