@@ -108,15 +108,11 @@ class Review(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Forked(Event):
-    """`peer` is on a branch that does not go on from ours, nor ours from it."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, slots=True)
 class LogWanted(Event):
-    """`peer` lacks entries that are no longer in memory."""
+    """`peer` needs a shortcut to where this log is.
+
+    It lacks entries that are no longer in memory, or is on a branch that does not go on from ours, nor ours from it.
+    """
 
     peer: PeerId
 
@@ -803,7 +799,7 @@ class Turn:
         elif ends and known < ends[0]:
             self._hand(sender, known)
         elif ends or isinstance(message, GetLog):
-            self._tell_once(Forked(sender))
+            self._tell_once(LogWanted(sender))
         else:
             self._ask(sender)
 
@@ -829,7 +825,7 @@ class Turn:
             if decided.entry.number == self.core.number:
                 if decided.entry.before != self.core.register.tip:
                     self._set(asked=0)
-                    self._tell_once(Forked(sender))
+                    self._tell_once(LogWanted(sender))
                     return
                 self._take_decided(sender, decided)
         core = self.core

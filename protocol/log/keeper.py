@@ -27,7 +27,7 @@ from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.anchors import check_entry, check_skip, is_below, is_elsewhere
-from shoal.protocol.log.core import Committed, Core, Forked, LogWanted, Review, branch_of
+from shoal.protocol.log.core import Committed, Core, LogWanted, Review, branch_of
 from shoal.protocol.log.register import (
     MAX_BODY,
     MAX_SURVIVORS,
@@ -510,7 +510,7 @@ class Keeper:
                     done += self._after_entry(before, register)
                 case Tell(Review(entry, is_bound)):
                     done += self._review(entry, is_bound)
-                case Tell(LogWanted(peer) | Forked(peer)):
+                case Tell(LogWanted(peer)):
                     done += self._show_shortcut(peer)
                 case _:
                     done.append(effect)
