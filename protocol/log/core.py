@@ -458,13 +458,9 @@ class Turn:
                 grounds, lock = free, binding(free, core.number)
             elif is_refused and not self._have_all_stated() and core.view - lock.view < len(core.register.voters):
                 return  # more statements may come, here or to the proposer of another view
-        if lock is not None:
-            if self._may_vote_for(lock.entry, is_bound=True):
-                self._propose(lock.entry, True, grounds)
-            return
-        entry = self._choice()
-        if entry is not None and self._may_vote_for(entry):
-            self._propose(entry, False, grounds)
+        entry = lock.entry if lock is not None else self._choice()
+        if entry is not None and self._may_vote_for(entry, is_bound=lock is not None):
+            self._propose(entry, lock is not None, grounds)
 
     def _is_beyond(self, entry: Entry) -> bool:
         """Whether it changes the voters to some who are away: then nothing is decided before they are back."""
