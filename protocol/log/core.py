@@ -88,10 +88,11 @@ Step = tuple["Core", list[Effect]]  # how the core is after an input, and what i
 
 
 @dataclass(frozen=True, slots=True)
-class Committed(Event):
-    """`entry` is decided, and the register is this."""
+class EntryDecided(Event):
+    """`entry` was decided after the register `before`."""
 
     entry: Entry
+    before: Register
     register: Register
 
 
@@ -660,7 +661,7 @@ class Turn:
             changes=core.changes if is_same else (),
         )
         self._set(wanted=tuple(body for body in core.wanted if self._fits(body)))
-        self.effects.append(Tell(Committed(entry, changed)))
+        self.effects.append(Tell(EntryDecided(entry, core.register, changed)))
         self._hand_on(decided, core.register)
         self._arm()
         self._leave_the_dead()

@@ -27,7 +27,7 @@ from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.anchors import check_entry, check_skip, is_below, is_elsewhere
-from shoal.protocol.log.core import Committed, Core, LogWanted, Review, branch_of
+from shoal.protocol.log.core import Core, EntryDecided, LogWanted, Review, branch_of
 from shoal.protocol.log.register import (
     MAX_BODY,
     MAX_SURVIVORS,
@@ -128,15 +128,6 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EntryDecided(Event):
-    """`entry` was decided after the register `before`."""
-
-    entry: Entry
-    before: Register
-    register: Register
-
-
-@dataclass(frozen=True, slots=True)
 class ResultProposed(Event):
     """May this peer vote for a result? To be answered by `Keeper.answer`."""
 
@@ -219,7 +210,6 @@ class Keeper:
         self._anchor = anchor
         self._sought_since: float | None = None  # the anchor's branch, while a member is here that shows another one
         self._shown_by: set[PeerId] = set()  # members that have shown the branch known here, which is such another one
-        self._seen = core.register  # up to which decisions were told
         self._clock = 0.0  # seconds in which this process ran: a machine that slept accuses nobody
         self._ticked_at: float | None = None
         self._lost_at: dict[PeerId, float] = {}  # by that clock
@@ -502,11 +492,10 @@ class Keeper:
         done: list[Effect] = []
         for effect in effects:
             match effect:
-                case Tell(Committed(entry, register)):
-                    before, self._seen = self._seen, register
+                case Tell(EntryDecided(entry, before, register)):
                     decided = next(each for each in reversed(self.core.log) if each.entry == entry)
                     self._shortcuts.read(before, decided, register)
-                    done.append(Tell(EntryDecided(entry, before, register)))
+                    done.append(effect)
                     done += self._after_entry(before, register)
                 case Tell(Review(entry, is_bound)):
                     done += self._review(entry, is_bound)
@@ -514,7 +503,7 @@ class Keeper:
                     done += self._show_shortcut(peer)
                 case _:
                     done.append(effect)
-        if any(isinstance(effect, Tell) and isinstance(effect.event, Committed) for effect in effects):
+        if any(isinstance(effect, Tell) and isinstance(effect.event, EntryDecided) for effect in effects):
             done += self._yield_if_ended()
             done += self._offer_to_vote()  # at once: in a fast run many rounds hang on the founder in a second
         return done
@@ -868,7 +857,6 @@ class Keeper:
         check_shortcut(shortcut, self._founding, core.rules, met_by or sender)
         check_skip(self._anchor, shortcut.way, register, met_by or sender)
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
-        self._seen = register
         resumed = Core.resume(core.me, register, (), core.vote_file(), core.rules)
         self.core = replace(resumed, down=core.down, looks=core.looks)
         skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(core.register, register))]
@@ -977,7 +965,7 @@ class Keeper:
         core, register, before = self.core, shortcut.register, self.register
         life = max(core.life, last_life(register, core.me)) + 1
         has_reached_anchor = not self.is_below_anchor
-        self._rival, self._seen = None, register
+        self._rival = None
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept: list[Effect] = [Persist("switch", Switch(shortcut, self.core.vote_file()))]  # in one: we may be killed

@@ -11,7 +11,7 @@ from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, MAX_INT, Message, decode, encode
 from shoal.protocol.log.certificate import certificate_of, subject_of
-from shoal.protocol.log.core import Core
+from shoal.protocol.log.core import Core, EntryDecided
 from shoal.protocol.log.keeper import (
     ABSENT,
     LEAVING,
@@ -21,7 +21,6 @@ from shoal.protocol.log.keeper import (
     TICK,
     WAKING,
     CameBack,
-    EntryDecided,
     Keeper,
     Said,
     Unfit,
