@@ -1016,7 +1016,8 @@ class Keeper:
 
     def _consents(self) -> tuple[Consent, ...]:
         """Of those who are to be made voters now: together, as with two voters a run hangs on each of them."""
-        may_vote = [each.peer for each in self.register.members if self._may_be_added(each.peer)]
+        members = [each.peer for each in self.register.members if self._may_get_a_vote(each.peer)]
+        may_vote = [peer for peer in members if self._is_here(peer) and self._has_earned(peer)]
         consents = [each for each in self._said_by(Consent) if has_life(self.register, each.peer, each.life)]
         said = [each for each in consents if each.peer in may_vote]
         if not said:
@@ -1027,9 +1028,6 @@ class Keeper:
         if len(said) < len(may_vote) and self._clock - self._consented_at < TOGETHER:
             return ()
         return tuple(said[: self.register.most_voters - len(self.register.voters)])
-
-    def _may_be_added(self, peer: PeerId) -> bool:
-        return self._may_get_a_vote(peer) and self._is_here(peer) and self._has_earned(peer)
 
     def _may_get_a_vote(self, peer: PeerId) -> bool:
         return has_member(self.register, peer) and peer not in self.register.voters
