@@ -755,34 +755,51 @@ class Keeper:
 
     def _go_on(self) -> list[Effect]:
         """Say with whom this peer goes on, and found the branch if that is itself."""
-        register, core, survivors = self.register, self.core, self.survivors
-        if not (self.may_stay and core.rules.trust.may_branch) or self.is_below_anchor or self.can_decide(self.here):
-            self._goes_on_since = self._stuck_since = None
+        since = self._note_since_when_it_goes_on()
+        if since is None:
             return []
-        if self._stuck_since is None:
-            self._stuck_since = self._clock
-        if self._continue_after is not None and self._clock - self._stuck_since >= self._continue_after:
-            self._goes_on_since = self._clock if self._goes_on_since is None else self._goes_on_since
-        if (since := self._goes_on_since) is None:
-            return []
-        held = self._judge.held_round
-        standing = held + 1 if held is not None else 0
-        founder, is_bound = survivors[0], self.is_quorum(self.here)
-        bound = core.bound.body if is_bound and core.bound is not None and founder == core.me else b""
-        stays = Stays(register.branch, register.tip, founder, standing, bound, core.me, core.life, b"")
-        before = self._statements.get((Stays, founder, core.me))
-        if not isinstance(before, Stays) or (before.standing, before.bound) != (standing, bound):
-            self._said.pop((Stays, founder), None)  # that one does not count, or is about an earlier entry
-        said = self._say(stays)
+        core, survivors = self.core, self.survivors
+        founder = survivors[0]
+        # A quorum that can decide nothing is bound to a change of the voters: whoever founds must show that one.
+        is_bound = self.is_quorum(self.here)
+        said = self._say_who_founds(founder, is_bound)
+        if founder != core.me:
+            return said
         named = {each.peer: each for each in self._said_by(Stays) if each.founder == core.me}
         with_us = [named[peer] for peer in survivors if peer in named]
         # Who is bound may know more of it than another one, with whom it could decide: so all who are here must agree.
-        is_early = is_bound or self._clock - since < FOUNDING
-        if founder != core.me or (len(with_us) < len(survivors) and is_early):
+        waits_for_all = is_bound or self._clock - since < FOUNDING
+        if waits_for_all and len(with_us) < len(survivors):
             return said
         with suppress(RemoteError):  # somebody is in a later life by now, or too many would go on
             return [*said, *self._do(core.found(Found(tuple(with_us[:MAX_SURVIVORS]))))]
         return said
+
+    def _note_since_when_it_goes_on(self) -> float | None:
+        """Since when this peer is to go on without a quorum, as it was told to or as that has lasted long.
+
+        None if it is not to, or may not: then both times are counted anew.
+        """
+        may_branch = self.may_stay and self.core.rules.trust.may_branch
+        if not may_branch or self.is_below_anchor or self.can_decide(self.here):
+            self._goes_on_since = self._stuck_since = None
+            return None
+        if self._stuck_since is None:
+            self._stuck_since = self._clock
+        has_waited = self._continue_after is not None and self._clock - self._stuck_since >= self._continue_after
+        if self._goes_on_since is None and has_waited:
+            self._goes_on_since = self._clock
+        return self._goes_on_since
+
+    def _say_who_founds(self, founder: PeerId, is_bound: bool) -> list[Effect]:
+        """That this peer stays with `founder`, up to which round it is, and to what it is bound if that is itself."""
+        register, core, held = self.register, self.core, self._judge.held_round
+        standing = held + 1 if held is not None else 0
+        bound = core.bound.body if is_bound and core.bound is not None and founder == core.me else b""
+        before = self._statements.get((Stays, founder, core.me))
+        if not isinstance(before, Stays) or (before.standing, before.bound) != (standing, bound):
+            self._said.pop((Stays, founder), None)  # that one does not count, or is about an earlier entry
+        return self._say(Stays(register.branch, register.tip, founder, standing, bound, core.me, core.life, b""))
 
     def _say_whom_to_promote(self) -> list[Effect]:
         register, core = self.register, self.core
