@@ -28,7 +28,7 @@ help:
 	@echo 'make experts   train experts apart with four peers, and compare them with one dense model'
 	@echo 'make diffusion experts that paint digits, trained by four peers, against one network of equal compute'
 	@echo 'make test      every test that is not slow and runs on any machine'
-	@echo 'make test-tiers  those that need a browser or network namespaces'
+	@echo 'make test-tiers  those that need a browser, network namespaces or an NVIDIA GPU'
 	@echo 'make test-swarms  real swarms: one of each method that loses a peer, and the Compose file on a container engine'
 	@echo 'make netlab    the laboratory of networks alone, with the tables that it prints (root, iproute2, nftables)'
 	@echo 'make test-all  all of them, and the slow ones'
@@ -99,7 +99,8 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Tiers that need what a machine may lack: a browser, a container engine, network namespaces, a GPU. They skip aloud without.
+# Tiers that need what a machine may lack: a browser, a container engine, network namespaces, a GPU. Without it they are
+# skipped with a message.
 TIERS := $(addprefix tests/,browser compose netlab gpu)
 # Tests run side by side, the longest first. Three at once on two cores: many wait for processes, or for a clock.
 TOGETHER := --numprocesses=3 --dist=load --maxschedchunk=1

@@ -1,6 +1,6 @@
 """How long one all-reduce takes, by Shoal and by its peers, on this machine and in the same run.
 
-    benchmarks/allreduce.py --peers 4 --mib 64 --codec fp32 --against gloo,hivemind --json
+    python benchmarks/allreduce.py --peers 4 --mib 64 --codec fp32 --against gloo,hivemind --json
 
 Every system gets the same random vectors in its own processes, over loopback, and they take turns, one round each, so
 that a machine that is slow for a while is slow for all. `seconds` is the median over rounds of the

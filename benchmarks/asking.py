@@ -1,6 +1,6 @@
 """Tokens per second of an ensemble of 1, 2 and 4 experts: in the server's process, and on as many other nodes.
 
-    benchmarks/asking.py
+    python benchmarks/asking.py
 
 All nodes are on one machine, so they add no computing power: the benchmark measures the cost of asking over the
 network, through two nodes on the loopback and three processes for each expert. The experts have the model of

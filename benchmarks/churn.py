@@ -1,8 +1,8 @@
 """How much longer a round takes when a peer dies or stops in it: real daemons, and a vector of 64 MiB.
 
-    benchmarks/churn.py --times 5                                all cases; about half an hour on two cores
-    benchmarks/churn.py --kinds kill --roles owner --when gather --times 3 --json
-    benchmarks/churn.py --times 5 --against hivemind             hivemind's averaging beside it, where it is installed
+    python benchmarks/churn.py --times 5                       all cases; about half an hour on two cores
+    python benchmarks/churn.py --kinds kill --roles owner --when gather --times 3 --json
+    python benchmarks/churn.py --times 5 --against hivemind   hivemind's averaging beside it, where it is installed
 
 In each play a run is founded, and one peer is struck in round 6 (SHOAL_FAULT, see node/base/fault_injection.py): by
 SIGKILL or by SIGSTOP; as contributor, who owns none of the vector, as owner, or as proposer; in the scatter, in the

@@ -1,6 +1,6 @@
 """How long a user waits for the command line: `shoal --help` under 0.25 s, commands that ask a node under 0.4 s.
 
-    benchmarks/cli.py [--json]
+    python benchmarks/cli.py [--json]
 
 The median of several calls counts. Exit 1 if a limit is missed.
 """

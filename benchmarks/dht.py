@@ -1,7 +1,7 @@
 """How long the DHT takes to store and to find, by Shoal and by hivemind, on this machine and in the same run.
 
-    benchmarks/dht.py --nodes 32 --records 200 --against hivemind            # a table
-    benchmarks/dht.py --nodes 32 --records 200 --against hivemind --json     # one line for each system, and the ratios
+    python benchmarks/dht.py --nodes 32 --records 200 --against hivemind          # a table
+    python benchmarks/dht.py --nodes 32 --records 200 --against hivemind --json   # for each system, and the ratios
 
 Every node is a process of its own on loopback (hivemind's with its p2pd beside it). The records are stored and got one
 after the other, each got by another node than its author, keys that nobody stored likewise; seconds are taken inside

@@ -1,8 +1,8 @@
 """How much of its training a run keeps while one of its nodes is killed again and again: real daemons.
 
-    benchmarks/goodput.py --peers 5 --every 15,60            about half an hour on two cores
-    benchmarks/goodput.py --every 15 --seconds 60 --turns 2 --json
-    benchmarks/goodput.py --peers 5 --every 15,60 --against hivemind     as long again, where hivemind is installed
+    python benchmarks/goodput.py --peers 5 --every 15,60                      about half an hour on two cores
+    python benchmarks/goodput.py --every 15 --seconds 60 --turns 2 --json
+    python benchmarks/goodput.py --peers 5 --every 15,60 --against hivemind   as long again, where hivemind is installed
 
 One run is founded, and windows take turns in it:
 

@@ -1,6 +1,6 @@
 """The cost of an idle daemon: at most 150 MB and 1 % of a core over two minutes.
 
-    benchmarks/idle.py [--seconds 120] [--json]
+    python benchmarks/idle.py [--seconds 120] [--json]
 
 Memory is the resident set at the end, processor time is that of the process over the whole time (Linux: /proc).
 Exit 1 if a limit is missed.

@@ -1,6 +1,6 @@
 """The same benchmark of this checkout and of another one in turns: what slows the machine down slows down both.
 
-    benchmarks/in_turns.py ../before --key seconds -- allreduce.py --peers 4 --mib 256 --json
+    python benchmarks/in_turns.py ../before --key seconds -- allreduce.py --peers 4 --mib 256 --json
 
 Runs a script of benchmarks/ with both, each with its own copy of the script if it has one, and takes the figure `--key`
 of the last JSON line that it prints. Prints the ratio of the two for each pair (this one over the other), then the

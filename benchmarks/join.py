@@ -1,7 +1,7 @@
 """How fast a newcomer gets a run's state from donors with limited lines: real daemons in network namespaces.
 
-    sudo benchmarks/join.py                                  all cases, about a quarter of an hour on two cores
-    sudo benchmarks/join.py --case half --mib 256 --json
+    sudo .venv/bin/python benchmarks/join.py              all cases, about a quarter of an hour on two cores
+    sudo .venv/bin/python benchmarks/join.py --case half --mib 256 --json
 
 Three donors hold a state of random numbers, each behind a kernel's token bucket (`tc ... tbf`) of 200 Mbit/s; joiners
 have no limit. A download lasts from its first sight in `shoal status` until the state is installed.

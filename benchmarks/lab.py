@@ -1,6 +1,6 @@
 """How long one all-reduce takes between homes: four peers in a laboratory of networks, each behind a line of its own.
 
-    sudo benchmarks/lab.py --cases even,lossy,slow,alike --json
+    sudo .venv/bin/python benchmarks/lab.py --cases even,lossy,slow,alike --json
 
 Each peer is a process in a network namespace (docs/netlab.md). `limit` is the least time that these lines allow with
 the best shares there are, if all of it went at the goodput that one plain TCP connection reached on the same line in

@@ -1,6 +1,6 @@
 """What a daemon holds in the rounds of a large model: at most 3 times the vector, beside what it has to keep.
 
-    benchmarks/memory.py [--mib 256] [--nodes 3] [--rounds 4] [--checkpoint-every 0] [--json]
+    python benchmarks/memory.py [--mib 256] [--nodes 3] [--rounds 4] [--checkpoint-every 0] [--json]
 
 Real nodes with the built-in workers, over loopback, one step a round, codec fp32. For each daemon, in MiB:
 

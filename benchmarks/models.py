@@ -1,6 +1,6 @@
 """Every type of causal language model that transformers has, through its whole life here, as a table.
 
-    benchmarks/models.py [TYPE ...] [--json]
+    python benchmarks/models.py [TYPE ...] [--json]
 
 Each type's default config is made small by one rule (kit/toys.py). Then a run of it is founded, trained by two members
 for two rounds, and exported; the export is compared with what `save_pretrained` writes of the same weights, opened by

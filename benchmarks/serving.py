@@ -1,6 +1,6 @@
 """Tokens per second of a real `shoal serve`, by how many clients ask at once: what continuous batching is worth.
 
-    benchmarks/serving.py --threads 1
+    python benchmarks/serving.py --threads 1
 
 The model has random weights, so all of it is about time: dim 256, 6 layers, in fp32. Each client is a task of one
 process beside the server's, reads a stream, and asks again when it has it. `first` is the time to the first token as

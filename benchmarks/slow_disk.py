@@ -1,6 +1,6 @@
 """How long a node's API and its peers wait for answers while whatever it forces to disk takes 300 ms.
 
-    benchmarks/slow_disk.py [--milliseconds 300] [--seconds 30]
+    python benchmarks/slow_disk.py [--milliseconds 300] [--seconds 30]
 
 Two real nodes train in a run of `ddp`, in which every step is a decision, so that the first one forces all the time.
 Its `fsync` and `fdatasync` are those of a shim (LD_PRELOAD, needs `cc`). `API` is the time of GET /v1/status on it,

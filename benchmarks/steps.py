@@ -1,6 +1,6 @@
 """Steps a second of `ddp`, where each step is a decision of the log, with four nodes on this machine.
 
-    benchmarks/steps.py [--peers 4] [--steps 150] [--json]
+    python benchmarks/steps.py [--peers 4] [--steps 150] [--json]
 
 `shoal up` trains a model of 0.8M parameters on its built-in text; the first fifth of the steps warms up. A decision is
 the phase `deciding` of the first of the peers: from when it has all means until their result is decided.

@@ -1,7 +1,7 @@
 """Figures of how code is divided into files, for comparison with other codebases.
 
-    benchmarks/structure.py                                   this one
-    benchmarks/structure.py h11=../h11/h11 httpcore=../httpcore/httpcore
+    python benchmarks/structure.py                                   this one
+    python benchmarks/structure.py h11=../h11/h11 httpcore=../httpcore/httpcore
 
 Each argument is a package and the folder that it lies in. Lines include comments; a function's include its docstring.
 Imports are those between files of the package, wherever in a file they stand. `chain` is the longest chain of imports,

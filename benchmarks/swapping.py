@@ -1,6 +1,6 @@
 """The cost of replacing weights while text is served: `shoal serve RUN` beside a node that commits every second.
 
-    benchmarks/swapping.py --threads 1
+    python benchmarks/swapping.py --threads 1
 
 The node is a real one's desk (node/handout.py) over a state that changes by itself, so nobody trains beside it: what is
 measured is the hand-over, the loading, and steps with two versions at once, but not the training that goes on in life.

@@ -1,6 +1,6 @@
 """How much of its time a worker trains, method by method: real daemons between homes, over lines of 50 Mbit/s.
 
-    sudo benchmarks/utilisation.py --only diloco,streaming-diloco
+    sudo .venv/bin/python benchmarks/utilisation.py --only diloco,streaming-diloco
 
 Four nodes, each behind a line of its own (docs/netlab.md), train one run after the other. `utilisation` is steps per
 second in its rounds over those of the same worker while nothing is exchanged, as the slowest member has it; the first

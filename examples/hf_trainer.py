@@ -3,7 +3,8 @@
     python examples/hf_trainer.py TEXT...                   creates a run about your text files, and prints its link
     python examples/hf_trainer.py TEXT... --link LINK       joins it with your own text
 
-It needs `pip install 'shoal[hf]'`. Nothing is downloaded: the model is tiny and made here, tokens are bytes.
+It needs Shoal's extra `hf` (docs/getting-started.md). Nothing is downloaded: the model is tiny and made here, and
+tokens are bytes.
 """
 
 from __future__ import annotations

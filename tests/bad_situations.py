@@ -913,7 +913,7 @@ SITUATIONS = (
         slow=True,
     ),
     Situation(
-        "the folder of a play is not empty",
+        "the folder for `shoal up` is not empty",
         "up --out {folder}/out",
         Exit.USAGE,
         "already-there",

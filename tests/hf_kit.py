@@ -26,13 +26,13 @@ CONFIG = "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in TABLE
 
 def needs(package: str) -> Any:
     """The package; without it the tests are skipped, and say what to install."""
-    return pytest.importorskip(package, reason=f"{package} IS NOT INSTALLED: pip install 'shoal[hf]'")
+    return pytest.importorskip(package, reason=f"{package} IS NOT INSTALLED: see `make install`")
 
 
 def skip_without(*packages: str) -> pytest.MarkDecorator:
     """Skips tests as `needs` does, without importing the packages while tests are collected."""
     absent = [package for package in packages if find_spec(package) is None]
-    return pytest.mark.skipif(bool(absent), reason=f"{absent} ARE NOT INSTALLED: pip install 'shoal[hf]'")
+    return pytest.mark.skipif(bool(absent), reason=f"{absent} ARE NOT INSTALLED: see `make install`")
 
 
 def base_folder(folder: Path, seed: int = 5) -> Path:

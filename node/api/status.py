@@ -27,7 +27,8 @@ WRONG = {
 AVERAGING = ("reducing", "deciding", "applying")
 ADVICE = {
     "SOLO": "Start it with --bootstrap and the address of a running node, or another node with an address of this one.",
-    "SPLIT": "Check this machine's network and theirs. The run goes on by itself when they are back; nothing is lost.",
+    "SPLIT": "Check this machine's network and theirs. The run goes on by itself when they are back; if both "
+    "parts went on meanwhile, only the work of one of them counts.",
 }
 SEARCHING = "It looks for the others by itself: check that they run, and this machine's network."  # in place of SOLO's
 SEARCHING_OF = "It looks for the others of {} by itself: check that they run, and this machine's network."

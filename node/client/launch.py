@@ -48,7 +48,7 @@ KILLED_WITHIN = 5.0
 POLL, DRAIN_POLL = 0.05, 0.5
 EXIT_WITHIN = 2.0  # from when a process gives up its home to its exit
 ERROR_PREFIX = "shoal: "  # of the last sentence of a process that ends with an error
-WHAT_IS_LOST = "its key, votes and checkpoints are safe on disk, but a run that it alone keeps is lost then"
+WHAT_IS_LOST = "its key, votes, logs and checkpoints are safe on disk; of a run of replicas only checkpoints are kept"
 
 
 def run_here(settings: NodeSettings, chosen: Mapping[str, Choice]) -> None:

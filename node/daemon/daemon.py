@@ -197,7 +197,7 @@ class Daemon:
         """Serve until asked to stop; then leave the runs properly."""
         on_ending(lambda _: self._stopping.set())
         if self._fault is not None:
-            warn(log, "fault-armed", f"this node will hurt itself, as its environment asks: {self._fault.fault}")
+            warn(log, "fault-armed", f"this node will fail on purpose, as SHOAL_FAULT asks: {self._fault.fault}")
         await self._network.start(self._handlers)
         self._discovery.start(on_news=self._relaying.hear_news)
         await self._expert_proxy.start()

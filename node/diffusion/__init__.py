@@ -1,6 +1,6 @@
 """Flow matching: generates pictures from noise, by one network, or by experts that were trained apart and a router.
 
-An extra: `pip install 'shoal[digits]'`. No lower layer imports it; a process loads it with its first run about pictures
+It needs the extra `digits`. No lower layer imports it; a process loads it with its first run about pictures
 (extension.py), or when it serves a folder of such experts. See docs/diffusion.md.
 
 flow            the training target, and the sampler

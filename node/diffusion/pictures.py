@@ -23,6 +23,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from shoal.node.base.extra import install_command
 from shoal.node.manifest.data import ClusterSpec
 from shoal.node.manifest.model import DIGITS
 from shoal.node.training.data.selection import groups_of
@@ -132,7 +133,7 @@ def samples() -> tuple[list[Text], npt.NDArray[np.int64]]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise LocalError(
-            "the digits come with scikit-learn: pip install 'shoal[digits]'", code="package-missing"
+            f"the digits come with scikit-learn: install it with {install_command('digits')}", code="package-missing"
         ) from error
     found = load_digits()
     rows = found.data.astype(np.uint8)

@@ -21,6 +21,7 @@ from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from torch import Tensor
 
+from shoal.node.base.extra import install_command
 from shoal.node.base.pools import ANSWERS
 from shoal.node.diffusion.engine import AT_ONCE, PictureEngine, PictureLoad, SamplingRequest
 from shoal.node.diffusion.mixture import GUIDANCE, STEPS, noise, sample_pictures
@@ -36,7 +37,9 @@ from shoal.protocol.base.errors import LocalError
 try:
     from PIL import Image
 except ImportError as error:
-    raise LocalError("pictures are written by Pillow: pip install 'shoal[digits]'", code="package-missing") from error
+    raise LocalError(
+        f"pictures are written by Pillow: install it with {install_command('digits')}", code="package-missing"
+    ) from error
 
 Grey = npt.NDArray[np.uint8]
 TEXT_PATHS = ("/v1/completions", "/v1/chat/completions")

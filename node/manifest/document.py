@@ -25,7 +25,7 @@ HEAD = """# The manifest
 
 A run is described by a TOML file, its manifest: everything that its members must agree on, and nothing else. What
 concerns one machine (its device, paths, limits) is a flag of `shoal node start` instead. A run's id is the hash of
-its manifest, its author's key and a random number: whoever founds from one file twice has two runs.
+its manifest, its author's key and a random number: creating from one file twice makes two runs.
 
 ```sh
 shoal run init                # the purposes for which there is a manifest to begin with

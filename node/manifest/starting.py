@@ -78,7 +78,8 @@ PURPOSES: Mapping[str, Purpose] = {
             "codec": CODEC,
         },
         (
-            "It needs `pip install 'shoal[hf]'`, and the checkpoint's config.json beside this file.",
+            "It needs Shoal's extra hf, and the checkpoint's config.json beside this file. Where the extra is missing,",
+            "the error says what to type.",
             "BASE has the checkpoint's safetensors and its tokenizer.json, FOLDER the files to train on.",
             "The others start their nodes with --weights BASE, too, and join by the link that this prints.",
         ),

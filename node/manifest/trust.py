@@ -92,7 +92,8 @@ class TrustSpec(Spec):
         AfterValidator(_duration),
         Help(
             "After how long without a quorum of voters those who are left go on by themselves "
-            "([log.md](log.md#going-on-without-a-quorum)). In runs of replicas newcomers alone wait for that."
+            "([log.md](log.md#going-on-without-a-quorum)). In runs of replicas only who comes "
+            "and goes, and the last round, wait for that."
         ),
     ] = "5min"
 

@@ -36,7 +36,8 @@ from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, short
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import MAX_INT, Message
-from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
+from shoal.protocol.log.core import EntryDecided
+from shoal.protocol.log.keeper import LogSkipped, Switched
 from shoal.protocol.log.register import Rules
 from shoal.protocol.member.past import Past, recall
 from shoal.protocol.messages.replicas import Chunk

@@ -54,7 +54,8 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.shortages import is_temporary
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.keeper import SLEPT, CameBack, EntryDecided, LogSkipped, Unanchored, Unfit
+from shoal.protocol.log.core import EntryDecided
+from shoal.protocol.log.keeper import SLEPT, CameBack, LogSkipped, Unanchored, Unfit
 from shoal.protocol.log.register import has_member
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.presence import Parted, Presence

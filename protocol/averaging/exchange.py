@@ -211,6 +211,7 @@ class Exchange:
     def lose(self, peer: PeerId) -> list[Effect]:
         """Go on without `peer`, unless its contribution is here. Its chunks are the proposer's business."""
         self.lost[peer] = None
+        self._sources = {chunk: source for chunk, source in self._sources.items() if source != peer}
         return self._fold_all()
 
     def leave_out(self, peers: Iterable[PeerId]) -> list[Effect]:
@@ -264,7 +265,11 @@ class Exchange:
         effects = self.move([(chunk, message.epoch)])
         owned = self._owned.get(chunk)
         is_ours, offered = message.base_root == self._base_root, self._offers.get(sender)
-        if owned is None or self.means[chunk] is not None or not is_ours or not owned.lacks(sender, offered):
+        if owned is None or self.means[chunk] is not None or not is_ours:
+            return effects
+        if self._sources.get(chunk) == sender:  # it was started again, and has lost the mean that it had told us of
+            del self._sources[chunk]
+        if not owned.lacks(sender, offered):
             return effects
         self.taken += message.weight == offered
         return [*effects, *_blames(owned.add(sender, message.weight, message.payload)), *self._finish(chunk)]
@@ -300,8 +305,7 @@ class Exchange:
         chunk = self._checked(sender, message.chunk)
         if chunk not in self._owned or self.means[chunk] is not None:
             return []
-        source = self._sources.get(chunk)
-        if source is not None and source != sender and source not in self.lost:
+        if self._sources.get(chunk, sender) != sender:
             return []
         self._sources[chunk] = sender
         self._shelf.ask(chunk, message.hash, sender)
@@ -338,9 +342,8 @@ class Exchange:
         """Who has yet to bring something for a chunk that we own."""
         if self.means[chunk] is not None:
             return []
-        source = self._sources.get(chunk)
-        if source is not None and source not in self.lost:
-            return [source]
+        if chunk in self._sources:
+            return [self._sources[chunk]]
         owned, offers = self._owned[chunk], self._offers
         bringing = [peer for peer in self.roster if offers.get(peer) and self._is_awaited(peer)]
         return [peer for peer in bringing if owned.lacks(peer, offers[peer])]

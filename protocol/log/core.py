@@ -13,10 +13,10 @@ Whoever embeds it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from shoal.protocol.base.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.base.errors import LocalError, RemoteError
@@ -83,12 +83,16 @@ TAIL = 256  # newest entries that are kept in memory for those who are behind
 MOST_AT_ONCE = 64  # of them, for one who asks
 MOST_BYTES = 1 << 20  # of the bodies of these; beyond the first one
 
+P = ParamSpec("P")
+Step = tuple["Core", list[Effect]]  # how the core is after an input, and what is to be done
+
 
 @dataclass(frozen=True, slots=True)
-class Committed(Event):
-    """`entry` is decided, and the register is this."""
+class EntryDecided(Event):
+    """`entry` was decided after the register `before`."""
 
     entry: Entry
+    before: Register
     register: Register
 
 
@@ -105,15 +109,11 @@ class Review(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Forked(Event):
-    """`peer` is on a branch that does not go on from ours, nor ours from it."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, slots=True)
 class LogWanted(Event):
-    """`peer` lacks entries that are no longer in memory."""
+    """`peer` needs a shortcut to where this log is.
+
+    It lacks entries that are no longer in memory, or is on a branch that does not go on from ours, nor ours from it.
+    """
 
     peer: PeerId
 
@@ -190,27 +190,23 @@ class Core:
 
     # -- inputs ---------------------------------------------------------------------------------------------------
 
-    def start(self, hands_on: bool = False) -> tuple[Core, list[Effect]]:
+    def start(self, hands_on: bool = False) -> Step:
         """Begin, or go on after a restart: ask the voters for what came after, and repeat the last vote.
 
         If it `hands_on`, and is the proposer, another one is to propose.
         """
-        turn = Turn(self)
-        turn.start(hands_on)
-        return turn.core, turn.effects
+        return self._turn(Turn.start, hands_on)
 
-    def look(self) -> tuple[Core, list[Effect]]:
+    def look(self) -> Step:
         """After a restart: ask the voters for what came after, and say nothing before `start`."""
-        turn = Turn(replace(self, looks=True))
-        turn._ask_another()
-        return turn.core, turn.effects
+        return replace(self, looks=True)._turn(Turn._ask_another)
 
-    def begin_life(self, life: int) -> tuple[Core, list[Effect]]:
+    def begin_life(self, life: int) -> Step:
         """Go on in a later life, in which nothing was said yet: the present one is no member's any more."""
         core = Core(self.me, life, self.register, self.rules, self.patience, self.log, down=self.down)
         return core, [Persist("vote", core.vote_file())]
 
-    def submit(self, body: Message) -> tuple[Core, list[Effect]]:
+    def submit(self, body: Message) -> Step:
         """Want this decided. Raises RemoteError, naming nobody, if it does not fit the register, LocalError if too
         much is wanted.
 
@@ -219,38 +215,28 @@ class Core:
         after(self.register, next_entry(self.register, body), self.rules)
         if len(self.wanted) >= 2 * MAX_WANTED:
             raise LocalError(f"{len(self.wanted)} entries of the log are wanted already", code="busy")
-        turn = Turn(self)
-        turn.submit(encode(body))
-        return turn.core, turn.effects
+        return self._turn(Turn.submit, encode(body))
 
-    def expect(self) -> tuple[Core, list[Effect]]:
+    def expect(self) -> Step:
         """Want another proposer if this one has nothing decided for long; until the next entry."""
-        turn = Turn(self)
-        turn.expect()
-        return turn.core, turn.effects
+        return self._turn(Turn.expect)
 
-    def found(self, body: Found) -> tuple[Core, list[Effect]]:
+    def found(self, body: Found) -> Step:
         """Go on as a branch. Raises RemoteError, naming nobody, if that does not fit the register."""
-        turn = Turn(self)
-        turn.found(next_entry(self.register, body))
-        return turn.core, turn.effects
+        return self._turn(Turn.found, next_entry(self.register, body))
 
     def drop(self, kind: type[Message]) -> Core:
         """Want nothing of this kind any more."""
         kept = tuple(body for body in self.wanted if not isinstance(body_of(body), kind))
         return replace(self, wanted=kept)
 
-    def answer(self, entry: Digest, is_approved: bool) -> tuple[Core, list[Effect]]:
+    def answer(self, entry: Digest, is_approved: bool) -> Step:
         """The answer to a `Review`."""
-        turn = Turn(self)
-        turn.answer(entry, is_approved)
-        return turn.core, turn.effects
+        return self._turn(Turn.answer, entry, is_approved)
 
-    def lost(self, peer: PeerId, is_down: bool = True) -> tuple[Core, list[Effect]]:
+    def lost(self, peer: PeerId, is_down: bool = True) -> Step:
         """Membership has given `peer` up; or, unless it `is_down`, has found it again."""
-        turn = Turn(self)
-        turn.lost(peer, is_down)
-        return turn.core, turn.effects
+        return self._turn(Turn.lost, peer, is_down)
 
     def vote_file(self) -> VoteFile:
         """What must not be forgotten over a crash."""
@@ -260,28 +246,26 @@ class Core:
         """Let `peer` know how far this log goes, so that it asks if it lacks anything."""
         return [Send(peer, Tip(self.register.branch, self.register.number, ()))] if peer != self.me else []
 
-    def hear_of(self, peer: PeerId, number: int) -> tuple[Core, list[Effect]]:
+    def hear_of(self, peer: PeerId, number: int) -> Step:
         """`peer` says, in passing, that its log ends with this number: ask it for what is not here."""
-        turn = Turn(self)
-        turn.hear_of(peer, number)
-        return turn.core, turn.effects
+        return self._turn(Turn.hear_of, peer, number)
 
-    def ask(self, peer: PeerId) -> tuple[Core, list[Effect]]:
+    def ask(self, peer: PeerId) -> Step:
         """Ask `peer` for what is not here, whoever was asked before: perhaps none of the voters known here is left."""
-        turn = Turn(self)
-        turn.ask(peer)
-        return turn.core, turn.effects
+        return self._turn(Turn.ask, peer)
 
-    def receive(self, sender: PeerId, message: LogMessage) -> tuple[Core, list[Effect]]:
+    def receive(self, sender: PeerId, message: LogMessage) -> Step:
         """Take a message. Raises RemoteError for one that no honest peer sends; nothing has changed then."""
-        turn = Turn(self)
-        turn.receive(sender, message)
-        return turn.core, turn.effects
+        return self._turn(Turn.receive, sender, message)
 
-    def fire(self, timer: Timer) -> tuple[Core, list[Effect]]:
+    def fire(self, timer: Timer) -> Step:
         """A timer is due."""
+        return self._turn(Turn.fire, timer)
+
+    def _turn(self, act: Callable[Concatenate[Turn, P], None], *inputs: P.args, **named: P.kwargs) -> Step:
+        """What comes of one input, which `act` takes."""
         turn = Turn(self)
-        turn.fire(timer)
+        act(turn, *inputs, **named)
         return turn.core, turn.effects
 
 
@@ -475,13 +459,9 @@ class Turn:
                 grounds, lock = free, binding(free, core.number)
             elif is_refused and not self._have_all_stated() and core.view - lock.view < len(core.register.voters):
                 return  # more statements may come, here or to the proposer of another view
-        if lock is not None:
-            if self._may_vote_for(lock.entry, is_bound=True):
-                self._propose(lock.entry, True, grounds)
-            return
-        entry = self._choice()
-        if entry is not None and self._may_vote_for(entry):
-            self._propose(entry, False, grounds)
+        entry = lock.entry if lock is not None else self._choice()
+        if entry is not None and self._may_vote_for(entry, is_bound=lock is not None):
+            self._propose(entry, lock is not None, grounds)
 
     def _is_beyond(self, entry: Entry) -> bool:
         """Whether it changes the voters to some who are away: then nothing is decided before they are back."""
@@ -681,7 +661,7 @@ class Turn:
             changes=core.changes if is_same else (),
         )
         self._set(wanted=tuple(body for body in core.wanted if self._fits(body)))
-        self.effects.append(Tell(Committed(entry, changed)))
+        self.effects.append(Tell(EntryDecided(entry, core.register, changed)))
         self._hand_on(decided, core.register)
         self._arm()
         self._leave_the_dead()
@@ -816,7 +796,7 @@ class Turn:
         elif ends and known < ends[0]:
             self._hand(sender, known)
         elif ends or isinstance(message, GetLog):
-            self._tell_once(Forked(sender))
+            self._tell_once(LogWanted(sender))
         else:
             self._ask(sender)
 
@@ -842,7 +822,7 @@ class Turn:
             if decided.entry.number == self.core.number:
                 if decided.entry.before != self.core.register.tip:
                     self._set(asked=0)
-                    self._tell_once(Forked(sender))
+                    self._tell_once(LogWanted(sender))
                     return
                 self._take_decided(sender, decided)
         core = self.core

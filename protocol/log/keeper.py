@@ -5,6 +5,7 @@
 - The author, a steward or a voter orders that a member be given a vote though it was not counted in enough rounds.
 - The proposer makes entries of such statements once there are enough of them.
 - Whoever is told to go on without a quorum founds a branch with the members that are here, or joins that of another.
+- Whoever is shown another branch yields to it, or leaves for it at once, if that is the run (rivals.py).
 - Whoever leaves asks for that, and goes on until it is decided.
 
 A `Judge` says what the log does not: which state is here, whether the last round is over and, where the log has no
@@ -13,7 +14,6 @@ results, who has gone enough.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,7 +27,7 @@ from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
 from shoal.protocol.log.anchors import check_entry, check_skip, is_below, is_elsewhere
-from shoal.protocol.log.core import Committed, Core, Forked, LogWanted, Review, branch_of
+from shoal.protocol.log.core import Core, EntryDecided, LogWanted, Review, branch_of
 from shoal.protocol.log.register import (
     MAX_BODY,
     MAX_SURVIVORS,
@@ -49,6 +49,7 @@ from shoal.protocol.log.register import (
     tokens_of,
     who_left,
 )
+from shoal.protocol.log.rivals import Rank, Reaction, Rivals, Shown
 from shoal.protocol.log.shortcuts import Shortcuts, beginning, check_shortcut
 from shoal.protocol.messages.anchor import ANCHOR_SIZE, Anchor
 from shoal.protocol.messages.log import (
@@ -93,7 +94,6 @@ LOOK = 60.0  # seconds in which whoever was away for long looks for the others, 
 SLEPT = 60.0  # seconds between two inputs, from which on others may have gone on without us
 WAKING = 2.0  # seconds after a sleep: what comes in these was sent before it, or is not all that there is to hear
 SEEKING = 60.0  # seconds in which a newcomer looks for the branch that its link names, while it sees another one
-RIVAL = 5.0  # seconds for which it counts what was shown of another branch
 LEAVING = 3.0  # seconds without a quorum before a branch that can decide is gone to
 FOUNDING = 10.0  # seconds that the founder of a branch waits for the statements of all who are here
 TOGETHER = 3.0  # seconds that a proposer waits for the consents of others who may vote, once it has one
@@ -125,15 +125,6 @@ class Judge(Protocol):
     def has_finished(self) -> bool:
         """Whether all who are here are through the last round, and nothing of it can be lost to this peer any more."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class EntryDecided(Event):
-    """`entry` was decided after the register `before`."""
-
-    entry: Entry
-    before: Register
-    register: Register
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +210,6 @@ class Keeper:
         self._anchor = anchor
         self._sought_since: float | None = None  # the anchor's branch, while a member is here that shows another one
         self._shown_by: set[PeerId] = set()  # members that have shown the branch known here, which is such another one
-        self._seen = core.register  # up to which decisions were told
         self._clock = 0.0  # seconds in which this process ran: a machine that slept accuses nobody
         self._ticked_at: float | None = None
         self._lost_at: dict[PeerId, float] = {}  # by that clock
@@ -240,8 +230,7 @@ class Keeper:
         self._lives: dict[PeerId, int] = {}  # in which peers ask to be admitted
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._came_over: set[PeerId] = set()  # who has spoken of another branch before, and of ours now
-        self._rival: tuple[PeerId, Shortcut] | None = None  # the way to a branch with more tokens, and who showed it
-        self._rival_at = self._told_at = -math.inf  # when that was, and when the other voters were last told of it
+        self._rivals = Rivals()
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
@@ -476,7 +465,7 @@ class Keeper:
         if isinstance(message, Statement):
             return self._take_statement(sender, message)
         if isinstance(message, Shortcut):
-            return self._take_shortcut(sender, message)
+            return self._take_shortcut(Shown(message, sender))
         if isinstance(message, Met):
             return self._hear_of_branch(sender, message)
         shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
@@ -502,19 +491,18 @@ class Keeper:
         done: list[Effect] = []
         for effect in effects:
             match effect:
-                case Tell(Committed(entry, register)):
-                    before, self._seen = self._seen, register
+                case Tell(EntryDecided(entry, before, register)):
                     decided = next(each for each in reversed(self.core.log) if each.entry == entry)
                     self._shortcuts.read(before, decided, register)
-                    done.append(Tell(EntryDecided(entry, before, register)))
+                    done.append(effect)
                     done += self._after_entry(before, register)
                 case Tell(Review(entry, is_bound)):
                     done += self._review(entry, is_bound)
-                case Tell(LogWanted(peer) | Forked(peer)):
+                case Tell(LogWanted(peer)):
                     done += self._show_shortcut(peer)
                 case _:
                     done.append(effect)
-        if any(isinstance(effect, Tell) and isinstance(effect.event, Committed) for effect in effects):
+        if any(isinstance(effect, Tell) and isinstance(effect.event, EntryDecided) for effect in effects):
             done += self._yield_if_ended()
             done += self._offer_to_vote()  # at once: in a fast run many rounds hang on the founder in a second
         return done
@@ -575,7 +563,7 @@ class Keeper:
             case Void(lacks=lacks):
                 return all(each.result == self._lacks for each in lacks)
             case Yield():
-                rival = self._rival[1] if self._rival is not None else None
+                rival = self._rivals.best.shortcut if self._rivals.best is not None else None
                 return rival is not None and rival.branch == body.branch and rival.tokens >= body.tokens
             case End(orders=()):
                 return self._judge.has_finished()
@@ -766,34 +754,51 @@ class Keeper:
 
     def _go_on(self) -> list[Effect]:
         """Say with whom this peer goes on, and found the branch if that is itself."""
-        register, core, survivors = self.register, self.core, self.survivors
-        if not (self.may_stay and core.rules.trust.may_branch) or self.is_below_anchor or self.can_decide(self.here):
-            self._goes_on_since = self._stuck_since = None
+        since = self._note_since_when_it_goes_on()
+        if since is None:
             return []
-        if self._stuck_since is None:
-            self._stuck_since = self._clock
-        if self._continue_after is not None and self._clock - self._stuck_since >= self._continue_after:
-            self._goes_on_since = self._clock if self._goes_on_since is None else self._goes_on_since
-        if (since := self._goes_on_since) is None:
-            return []
-        held = self._judge.held_round
-        standing = held + 1 if held is not None else 0
-        founder, is_bound = survivors[0], self.is_quorum(self.here)
-        bound = core.bound.body if is_bound and core.bound is not None and founder == core.me else b""
-        stays = Stays(register.branch, register.tip, founder, standing, bound, core.me, core.life, b"")
-        before = self._statements.get((Stays, founder, core.me))
-        if not isinstance(before, Stays) or (before.standing, before.bound) != (standing, bound):
-            self._said.pop((Stays, founder), None)  # that one does not count, or is about an earlier entry
-        said = self._say(stays)
+        core, survivors = self.core, self.survivors
+        founder = survivors[0]
+        # A quorum that can decide nothing is bound to a change of the voters: whoever founds must show that one.
+        is_bound = self.is_quorum(self.here)
+        said = self._say_who_founds(founder, is_bound)
+        if founder != core.me:
+            return said
         named = {each.peer: each for each in self._said_by(Stays) if each.founder == core.me}
         with_us = [named[peer] for peer in survivors if peer in named]
         # Who is bound may know more of it than another one, with whom it could decide: so all who are here must agree.
-        is_early = is_bound or self._clock - since < FOUNDING
-        if founder != core.me or (len(with_us) < len(survivors) and is_early):
+        waits_for_all = is_bound or self._clock - since < FOUNDING
+        if waits_for_all and len(with_us) < len(survivors):
             return said
         with suppress(RemoteError):  # somebody is in a later life by now, or too many would go on
             return [*said, *self._do(core.found(Found(tuple(with_us[:MAX_SURVIVORS]))))]
         return said
+
+    def _note_since_when_it_goes_on(self) -> float | None:
+        """Since when this peer is to go on without a quorum, as it was told to or as that has lasted long.
+
+        None if it is not to, or may not: then both times are counted anew.
+        """
+        may_branch = self.may_stay and self.core.rules.trust.may_branch
+        if not may_branch or self.is_below_anchor or self.can_decide(self.here):
+            self._goes_on_since = self._stuck_since = None
+            return None
+        if self._stuck_since is None:
+            self._stuck_since = self._clock
+        has_waited = self._continue_after is not None and self._clock - self._stuck_since >= self._continue_after
+        if self._goes_on_since is None and has_waited:
+            self._goes_on_since = self._clock
+        return self._goes_on_since
+
+    def _say_who_founds(self, founder: PeerId, is_bound: bool) -> list[Effect]:
+        """That this peer stays with `founder`, up to which round it is, and to what it is bound if that is itself."""
+        register, core, held = self.register, self.core, self._judge.held_round
+        standing = held + 1 if held is not None else 0
+        bound = core.bound.body if is_bound and core.bound is not None and founder == core.me else b""
+        before = self._statements.get((Stays, founder, core.me))
+        if not isinstance(before, Stays) or (before.standing, before.bound) != (standing, bound):
+            self._said.pop((Stays, founder), None)  # that one does not count, or is about an earlier entry
+        return self._say(Stays(register.branch, register.tip, founder, standing, bound, core.me, core.life, b""))
 
     def _say_whom_to_promote(self) -> list[Effect]:
         register, core = self.register, self.core
@@ -857,22 +862,25 @@ class Keeper:
         self._shown.append(peer)
         return [Send(peer, shortcut)]
 
-    def _take_shortcut(self, sender: PeerId, shortcut: Shortcut, met_by: PeerId | None = None) -> list[Effect]:
-        """`met_by` has passed on what `sender` has shown, and is to blame if no way leads there."""
-        core, register = self.core, shortcut.register
+    def _take_shortcut(self, shown: Shown) -> list[Effect]:
+        """Go on from there, if that is later in our own log; else it is of another branch."""
+        core, shortcut, register = self.core, shown.shortcut, shown.shortcut.register
         if not self._goes_on_from_ours(register) and shortcut.branch != core.register.branch:
-            return self._meet_branch(sender, shortcut, met_by)
+            return self._meet_branch(shown)
         is_other = shortcut.branch != core.register.branch and self.can_decide(self.here)
-        if register.number <= core.register.number or (is_other and rank_of(shortcut) <= self._rank):
+        if register.number <= core.register.number or (is_other and shown.rank <= self._rank):
             return []
-        check_shortcut(shortcut, self._founding, core.rules, met_by or sender)
-        check_skip(self._anchor, shortcut.way, register, met_by or sender)
+        self._check_way(shown)
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
-        self._seen = register
         resumed = Core.resume(core.me, register, (), core.vote_file(), core.rules)
         self.core = replace(resumed, down=core.down, looks=core.looks)
         skipped: list[Effect] = [Persist("log", shortcut), Tell(LogSkipped(core.register, register))]
-        return [*skipped, *self._after_entry(core.register, register), *self._do(self.core.ask(sender))]
+        return [*skipped, *self._after_entry(core.register, register), *self._do(self.core.ask(shown.shown_by))]
+
+    def _check_way(self, shown: Shown) -> None:
+        """RemoteError unless it leads from the run's founder to the register, with the entry that the link names."""
+        check_shortcut(shown.shortcut, self._founding, self.core.rules, shown.sender)
+        check_skip(self._anchor, shown.shortcut.way, shown.shortcut.register, shown.sender)
 
     # -- branches -----------------------------------------------------------------------------------------------
 
@@ -909,7 +917,7 @@ class Keeper:
         return is_later or any(stem.branch == ours.branch and stem.end > ours.number for stem in register.earlier)
 
     @property
-    def _rank(self) -> tuple[bool, int, Digest]:
+    def _rank(self) -> Rank:
         return self._is_able, *rank(self.register)
 
     @property
@@ -917,49 +925,41 @@ class Keeper:
         """All that it has to: after the end that is nothing."""
         return self.register.is_over or self.can_decide(self.here)
 
-    def _meet_branch(self, sender: PeerId, shortcut: Shortcut, met_by: PeerId | None) -> list[Effect]:
-        """Of two branches that do not go on from each other that with more tokens is the run.
-
-        But what can decide nothing is left for what can, whatever it has: it may never grow again.
-        """
-        if rank_of(shortcut) <= self._rank:
-            return self._show_shortcut(sender)
-        known = rank_of(self._rival[1]) if self._rival is not None else None
-        if known is not None and rank_of(shortcut) < known:
-            return self._yield_to_rival()
-        if not (has_member(self.register, sender) or has_member(shortcut.register, sender)):
-            return []  # what is claimed of a branch is believed of members only: nobody has signed its tokens
-        if rank_of(shortcut) != known:
-            check_shortcut(shortcut, self._founding, self.core.rules, met_by or sender)
-            check_skip(self._anchor, shortcut.way, shortcut.register, met_by or sender)
-            self._rival = sender, shortcut
-        self._rival_at = self._clock
-        is_told = met_by is not None or (rank_of(shortcut) == known and self._clock - self._told_at < RIVAL / 2)
-        return [*([] if is_told else self._tell_of_rival()), *self._yield_to_rival()]
+    def _meet_branch(self, shown: Shown) -> list[Effect]:
+        """What was shown does not go on from our log, nor our log from that: see rivals.py."""
+        match self._rivals.meet(self._clock, shown, self._rank, self.register, self._check_way):
+            case Reaction.SHOW_OURS:
+                return self._show_shortcut(shown.shown_by)
+            case Reaction.SEE_TO_IT:
+                return self._yield_to_rival()
+            case Reaction.TELL_VOTERS:
+                return [*self._tell_of_rival(), *self._yield_to_rival()]
+        return []
 
     def _tell_of_rival(self) -> list[Effect]:
         """To the other voters, as they vote on whether to yield to it."""
-        assert self._rival is not None
-        self._told_at = self._clock
+        rival = self._rivals.best
+        assert rival is not None
         others = [peer for peer in self.here if peer in self.register.voters and peer != self.core.me]
-        return [Send(voter, Met(self.register.branch, *self._rival)) for voter in others]
+        return [Send(voter, Met(self.register.branch, rival.shown_by, rival.shortcut)) for voter in others]
 
     def _hear_of_branch(self, sender: PeerId, met: Met) -> list[Effect]:
         """Of a branch that another member has met."""
         if met.branch != self.register.branch or not has_member(self.register, sender) or met.peer == self.core.me:
             return []
-        return self._take_shortcut(met.peer, met.shortcut, met_by=sender)
+        return self._take_shortcut(Shown(met.shortcut, met.peer, passed_on_by=sender))
 
     def _yield_to_rival(self) -> list[Effect]:
         """By an entry, where this branch may still grow: not both can end so. What cannot grow is simply left."""
-        if self._rival is not None and self._clock - self._rival_at > RIVAL and self.register.yields_to == NO_DIGEST:
-            self._rival, self.core = None, self.core.drop(Yield)  # it may have been left, or have yielded, meanwhile
-        rival, register = self._rival, self.register
-        if rival is None or rank_of(rival[1]) <= self._rank:
+        register = self.register
+        if register.yields_to == NO_DIGEST and self._rivals.lapse(self._clock):
+            self.core = self.core.drop(Yield)
+        rival = self._rivals.best
+        if rival is None or rival.rank <= self._rank:
             return []
         if register.yields_to != NO_DIGEST or not self._may_grow:
-            return self._switch(*rival)
-        return self.want(Yield(rival[1].branch, rival[1].tokens))
+            return self._switch(rival)
+        return self.want(Yield(rival.shortcut.branch, rival.shortcut.tokens))
 
     @property
     def _may_grow(self) -> bool:
@@ -970,14 +970,15 @@ class Keeper:
         return self.can_decide(self.here) or not (is_stuck or self.core.looks)
 
     def _yield_if_ended(self) -> list[Effect]:
-        return self._switch(*self._rival) if self._rival is not None and self.register.yields_to != NO_DIGEST else []
+        rival = self._rivals.best
+        return self._switch(rival) if rival is not None and self.register.yields_to != NO_DIGEST else []
 
-    def _switch(self, shown_by: PeerId, shortcut: Shortcut) -> list[Effect]:
+    def _switch(self, shown: Shown) -> list[Effect]:
         """Go on there, in a later life: what was promised to the voters of before is forgotten."""
-        core, register, before = self.core, shortcut.register, self.register
+        core, shortcut, register, before = self.core, shown.shortcut, shown.shortcut.register, self.register
         life = max(core.life, last_life(register, core.me)) + 1
         has_reached_anchor = not self.is_below_anchor
-        self._rival, self._seen = None, register
+        self._rivals.forget()
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         self.core = Core(core.me, life, register, core.rules, core.patience, down=core.down)
         kept: list[Effect] = [Persist("switch", Switch(shortcut, self.core.vote_file()))]  # in one: we may be killed
@@ -987,7 +988,7 @@ class Keeper:
         self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
         if has_reached_anchor and self.seeks_branch:  # we have been where it leads, and leave that
             kept += self._drop_anchor()
-        return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown_by)), *self._act()]
+        return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown.shown_by)), *self._act()]
 
     def _make_entries(self) -> list[Effect]:
         """As proposer, have decided what enough have said."""
@@ -1028,7 +1029,8 @@ class Keeper:
 
     def _consents(self) -> tuple[Consent, ...]:
         """Of those who are to be made voters now: together, as with two voters a run hangs on each of them."""
-        may_vote = [each.peer for each in self.register.members if self._may_be_added(each.peer)]
+        members = [each.peer for each in self.register.members if self._may_get_a_vote(each.peer)]
+        may_vote = [peer for peer in members if self._is_here(peer) and self._has_earned(peer)]
         consents = [each for each in self._said_by(Consent) if has_life(self.register, each.peer, each.life)]
         said = [each for each in consents if each.peer in may_vote]
         if not said:
@@ -1039,9 +1041,6 @@ class Keeper:
         if len(said) < len(may_vote) and self._clock - self._consented_at < TOGETHER:
             return ()
         return tuple(said[: self.register.most_voters - len(self.register.voters)])
-
-    def _may_be_added(self, peer: PeerId) -> bool:
-        return self._may_get_a_vote(peer) and self._is_here(peer) and self._has_earned(peer)
 
     def _may_get_a_vote(self, peer: PeerId) -> bool:
         return has_member(self.register, peer) and peer not in self.register.voters
@@ -1075,11 +1074,6 @@ class Keeper:
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("log", "duties", 0))
-
-
-def rank_of(shortcut: Shortcut) -> tuple[bool, int, Digest]:
-    """That of the log of who shows it, as it says itself: see `rank`."""
-    return shortcut.can_decide, shortcut.tokens, shortcut.branch
 
 
 def _subject(said: Said) -> PeerId:

@@ -27,7 +27,8 @@ from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Room
 from shoal.protocol.catchup.transfer import Transfer
-from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
+from shoal.protocol.log.core import EntryDecided
+from shoal.protocol.log.keeper import LogSkipped, Switched
 from shoal.protocol.log.register import body_of
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.past import Past

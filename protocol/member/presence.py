@@ -21,8 +21,8 @@ from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Donor
-from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import EntryDecided, Gone, Judge, Keeper, LogSkipped, ResultProposed, Switched
+from shoal.protocol.log.core import Core, EntryDecided
+from shoal.protocol.log.keeper import Gone, Judge, Keeper, LogSkipped, ResultProposed, Switched
 from shoal.protocol.log.register import Rules, body_of
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.past import Past

@@ -31,7 +31,8 @@ from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.signing import Signer
 from shoal.protocol.base.wire import Message
 from shoal.protocol.catchup.donor import Room
-from shoal.protocol.log.keeper import EntryDecided, LogSkipped, Switched
+from shoal.protocol.log.core import EntryDecided
+from shoal.protocol.log.keeper import LogSkipped, Switched
 from shoal.protocol.log.register import state_of
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.past import Past

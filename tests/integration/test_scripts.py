@@ -138,7 +138,7 @@ def test_a_script_that_was_killed_comes_back_and_goes_on(
 def test_a_trainer_of_transformers_takes_part(
     nodes: tuple[RealNode, RealNode], scripts: list[Script], tmp_path: Path
 ) -> None:
-    pytest.importorskip("accelerate", reason="the Trainer needs it: pip install 'shoal[hf]'")
+    pytest.importorskip("accelerate", reason="accelerate IS NOT INSTALLED: see `make install`")
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(500)))
     example, folders = str(EXAMPLES / "hf_trainer.py"), [str(tmp_path / "a"), str(tmp_path / "b")]

@@ -27,7 +27,7 @@ from shoal.node.base.home import Home
 from shoal.node.manifest.manifest import Manifest, ModelSpec
 from tests.unit.checkpoint_kit import write
 
-openai = pytest.importorskip("openai", reason="openai IS NOT INSTALLED: pip install 'shoal[dev]'")
+openai = pytest.importorskip("openai", reason="openai IS NOT INSTALLED: see `make install`")
 
 CONTEXT = 4096
 MODEL = ModelSpec(dim=32, layers=2, heads=2, kv_heads=1, hidden=48, context=CONTEXT)

@@ -18,7 +18,7 @@ from tests.integration.test_families import are_finished, words_of
 from tests.integration.test_serve import Server, end, start
 from tests.unit.models.test_tokens import SENTENCES, WORDS, tokenizer
 
-pytest.importorskip("openai", reason="openai IS NOT INSTALLED: pip install 'shoal[dev]'")
+pytest.importorskip("openai", reason="openai IS NOT INSTALLED: see `make install`")
 
 SEED = 11
 FAMILY = f"""

@@ -14,7 +14,7 @@ from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_serve import ENDLESS, Server, end, start
 
-pytest.importorskip("openai", reason="openai IS NOT INSTALLED: pip install 'shoal[dev]'")
+pytest.importorskip("openai", reason="openai IS NOT INSTALLED: see `make install`")
 
 MANIFEST = """
 name = "living"

@@ -13,8 +13,8 @@ from shoal.node.client.script.api import Run, create
 from shoal.node.client.up.processes import Children
 from tests.integration.nodes import RealNode
 
-transformers: Any = pytest.importorskip("transformers", reason="pip install 'shoal[hf]'")
-pytest.importorskip("accelerate", reason="the Trainer needs it: pip install 'shoal[hf]'")
+transformers: Any = pytest.importorskip("transformers", reason="transformers IS NOT INSTALLED: see `make install`")
+pytest.importorskip("accelerate", reason="accelerate IS NOT INSTALLED: see `make install`")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from shoal.protocol.base.errors import LocalError, RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import Message, encode
-from shoal.protocol.log.core import Committed, Core, Review
+from shoal.protocol.log.core import Core, EntryDecided, Review
 from shoal.protocol.log.journal import framed, read
 from shoal.protocol.log.register import (
     entry_digest,
@@ -277,7 +277,7 @@ class LogSwarm:
                 self.after(seconds, lambda: self._fire(machine, boot, timer))
             case Tell(event=Review(entry=entry)):
                 self._do(machine, core.answer(entry_digest(entry), True))
-            case Tell(event=Committed(entry=entry)):
+            case Tell(event=EntryDecided(entry=entry)):
                 self._note(entry)
 
     def _fire(self, machine: Machine, boot: int, timer: Timer) -> None:

@@ -15,8 +15,8 @@ from shoal.node.run.log_store import LONGEST, LogStore
 from shoal.protocol.base.effects import Effect, Persist, Send, Tell
 from shoal.protocol.base.ids import PeerId, digest
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import EntryDecided, Keeper, ResultProposed
+from shoal.protocol.log.core import Core, EntryDecided
+from shoal.protocol.log.keeper import Keeper, ResultProposed
 from shoal.protocol.log.register import Rules, body_of, first_state
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash

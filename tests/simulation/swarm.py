@@ -23,7 +23,8 @@ from shoal.protocol.base.effects import Blamed, Effect, Event, Persist, Timer, W
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.catchup.transfer import StateReceived
-from shoal.protocol.log.keeper import EntryDecided, Switched
+from shoal.protocol.log.core import EntryDecided
+from shoal.protocol.log.keeper import Switched
 from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.member import Member
 from shoal.protocol.member.past import Past

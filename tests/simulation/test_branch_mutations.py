@@ -15,6 +15,7 @@ from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.log import keeper as keeping
 from shoal.protocol.log import register as registering
 from shoal.protocol.log.keeper import Keeper
+from shoal.protocol.log.rivals import Shown
 from shoal.protocol.member.member import Member
 from shoal.protocol.messages.log import Found, Register, Yield
 from tests.simulation import branching as play
@@ -34,7 +35,7 @@ def yield_to_any_branch(patch: pytest.MonkeyPatch) -> None:
         return replace(step.register, yields_to=body.branch)
 
     patch.setitem(registering._APPLY, Yield, yield_to)
-    patch.setattr(keeping, "rank_of", lambda shortcut: (True, MAX_INT, Digest(b"\xff" * 32)))
+    patch.setattr(Shown, "rank", (True, MAX_INT, Digest(b"\xff" * 32)))
 
 
 def go_on_beside_a_quorum(patch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,7 @@ def found_again_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def meet_nobody(patch: pytest.MonkeyPatch) -> None:
     """What others show of another branch is not looked at."""
-    patch.setattr(Keeper, "_meet_branch", lambda self, sender, shortcut, met_by: [])
+    patch.setattr(Keeper, "_meet_branch", lambda self, shown: [])
 
 
 def never_yield(patch: pytest.MonkeyPatch) -> None:

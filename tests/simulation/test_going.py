@@ -70,7 +70,7 @@ def _is_back(world: World[Peer], oracle: Oracle, name: PeerId) -> bool:
 
 
 @pytest.mark.parametrize("seed", seeds(1, 6))
-def test_a_process_that_stood_still_for_hours_is_in_the_rounds_again_soon(seed: int) -> None:
+def test_a_process_that_stood_still_for_ten_minutes_is_in_the_rounds_again_soon(seed: int) -> None:
     """A laptop that slept: what it had said counts no more, and it catches up with what was decided."""
     world, oracle = build(seed, 4, LAN)
     world.run_until(lambda: oracle.newest >= 3, within=SOON)

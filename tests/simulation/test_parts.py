@@ -18,8 +18,8 @@ from shoal.protocol.averaging.rounds import Rounds
 from shoal.protocol.base.effects import Effect, Event, Timer, Wake
 from shoal.protocol.base.ids import Digest, PeerId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
-from shoal.protocol.log.core import Core
-from shoal.protocol.log.keeper import EntryDecided, Keeper, ResultProposed
+from shoal.protocol.log.core import Core, EntryDecided
+from shoal.protocol.log.keeper import Keeper, ResultProposed
 from shoal.protocol.log.register import Rules, body_of, first_state, founded, voters_root
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash

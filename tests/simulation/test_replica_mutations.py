@@ -240,7 +240,7 @@ def nobody_asks_after_the_end(patch: pytest.MonkeyPatch) -> None:
 
 def an_ended_branch_is_kept(patch: pytest.MonkeyPatch) -> None:
     """What has ended yields by an entry only, which does not fit after the end."""
-    patch.setattr(Keeper, "_switch", lambda self, shown_by, shortcut: [])
+    patch.setattr(Keeper, "_switch", lambda self, shown: [])
 
 
 def nobody_is_waited_for_in_the_end(patch: pytest.MonkeyPatch) -> None:

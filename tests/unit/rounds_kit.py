@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack
 import pytest
 
 from shoal.protocol.averaging.policy import Base, Policy
@@ -44,6 +45,12 @@ def made(chunk: int, owner: PeerId, hash: bytes, mask: bytes = b"\x07", epoch: i
     """What `owner` says of a mean."""
     said = MeanIs(BRANCH, 0, ROUND, chunk, epoch, BASE.root, hash, owner, LIVES[owner], b"")  # type: ignore[arg-type]
     return Made(hash, mask, epoch, owner, LIVES[owner], signed(said, FakeSigner(owner)).signature)  # type: ignore[arg-type]
+
+
+def fact(peer: PeerId, chunk: int) -> bytes:
+    """A contribution to a chunk, as FactReducer adds them."""
+    packed: bytes = msgpack.packb([peer, ROUND, BASE.root, chunk, 1.0])
+    return packed
 
 
 def sent(effects: Sequence[Effect], kind: type[Message]) -> list[Send]:

@@ -17,7 +17,8 @@ from shoal.node.run.phases import PhaseLog
 from shoal.node.run.records import CommitLog
 from shoal.node.run.run import Run
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
-from shoal.protocol.log.keeper import CameBack, EntryDecided, LogSkipped, Unanchored
+from shoal.protocol.log.core import EntryDecided
+from shoal.protocol.log.keeper import CameBack, LogSkipped, Unanchored
 from shoal.protocol.messages.log import Stem
 from tests.simulation.log_worlds import PEERS, register_of
 from tests.unit.test_outgoing import ME, decision

@@ -33,7 +33,7 @@ from tests.unit.models.test_tokens import tokenizer
 def test_transformers_opens_it_and_computes_the_same_logits(tmp_path: Path, tied: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own making
-        transformers = pytest.importorskip("transformers", reason="needs `pip install shoal[hf]`")
+        transformers = pytest.importorskip("transformers", reason="transformers IS NOT INSTALLED: see `make install`")
         table = MANIFEST.model_dump() | {"model": MANIFEST.model.model_dump() | {"tied": tied}}
         path, out = write(tmp_path, 4, Manifest.model_validate(table)), tmp_path / "exported"
         export(path, out)
@@ -50,7 +50,7 @@ def test_transformers_opens_it_and_computes_the_same_logits(tmp_path: Path, tied
 
 
 def opened(out: Path) -> Any:
-    transformers = pytest.importorskip("transformers", reason="needs `pip install shoal[hf]`")
+    transformers = pytest.importorskip("transformers", reason="transformers IS NOT INSTALLED: see `make install`")
     return transformers.AutoTokenizer.from_pretrained(out)
 
 

@@ -239,7 +239,7 @@ def test_a_node_that_hangs_is_killed_in_the_end(
     pid = start_stuck(shoal, background, monkeypatch)
     code, out, err = shoal("node", "stop")
     assert code == Exit.OK
-    assert out.startswith(f"killed the node (pid {pid}): its key, votes and checkpoints are safe on disk, but ")
+    assert out.startswith(f"killed the node (pid {pid}): its key, votes, logs and checkpoints are safe on disk; ")
     assert [f"(pid {pid}) does not answer" in err, f"(pid {pid}) has not ended; it is killed (SIGKILL)" in err] == [
         True
     ] * 2

@@ -13,18 +13,13 @@ from shoal.protocol.base.masks import masked
 from shoal.protocol.messages.averaging import Contribution, Mean
 from tests.simulation.facts import FactReducer
 from tests.simulation.signing import FakeSigner
-from tests.unit.rounds_kit import BASE, BRANCH, CHUNKS, LIVES, PEERS, ROUND, A, B, C, refused, seats, sent
+from tests.unit.rounds_kit import BASE, BRANCH, CHUNKS, LIVES, PEERS, ROUND, A, B, C, fact, refused, seats, sent
 
 OURS = 0  # the chunk that A owns
 
 
-def fact(peer: PeerId) -> bytes:
-    packed: bytes = msgpack.packb([peer, ROUND, BASE.root, OURS, 1.0])
-    return packed
-
-
 def contribution(peer: PeerId, weight: int) -> Contribution:
-    return Contribution(0, ROUND, OURS, 0, weight, BASE.root, fact(peer))
+    return Contribution(0, ROUND, OURS, 0, weight, BASE.root, fact(peer, OURS))
 
 
 @pytest.fixture
@@ -35,7 +30,7 @@ def owner() -> Exchange:
     us = Self(A, lambda: (BRANCH,), 0, FakeSigner(A), lambda: LIVES[A])
     exchange = Exchange(us, ROUND, BASE.root, CHUNKS, reducer, shelf, tuple)
     exchange.seat(seats())
-    exchange.contribute(10, lambda _: fact(A))
+    exchange.contribute(10, lambda _: fact(A, OURS))
     return exchange
 
 

@@ -10,17 +10,17 @@ YOU, MACHINE, PEER, NETWORK, SHOAL, NOBODY = Fault
 
 ERRORS: Mapping[str, Row] = {
     # -- general: the sentence says all; commands do not show these --
-    "not-possible": Row(YOU, "What was asked cannot be done as things are.", "Do what the sentence says."),
+    "not-possible": Row(YOU, "What was asked cannot be done now.", "Do what the sentence says."),
     "usage": Row(YOU, "The command line, or a variable of the environment, is wrong.", "See `--help` of the command."),
     "shortage": Row(MACHINE, "The machine is short of something for now.", "Wait, or do what the sentence says."),
     "bug": Row(SHOAL, "The node made a mistake.", "Send its developers what `shoal bugreport` collects."),
     # -- commands, settings and values --
     "bad-value": Row(YOU, "A value is not of its kind, or outside its bounds.", "Give one as the sentence says."),
     "bad-flags": Row(
-        YOU, "Flags do not go together, or not with what the command is about.", "Leave away or add what is named."
+        YOU, "Flags do not go together, or not with what the command is about.", "Remove or add what is named."
     ),
     "unknown-key": Row(YOU, "There is no such setting.", "See `shoal config show`; the nearest key is named."),
-    "unknown-name": Row(YOU, "Nothing is called so.", "Choose one of the names that the sentence lists."),
+    "unknown-name": Row(YOU, "Nothing has that name.", "Choose one of the names that the sentence lists."),
     "not-an-address": Row(
         YOU, "What was given is no address of a peer.", "Give one as `shoal status --long` shows it."
     ),
@@ -31,10 +31,8 @@ ERRORS: Mapping[str, Row] = {
         "config.toml does not have what you have written; `shoal config edit` goes on with it.",
     ),
     "too-large": Row(YOU, "A file, a text or a record is larger than it may be.", "Make it smaller."),
-    "not-json": Row(YOU, "A file is no JSON of the kind that it must be.", "Mend or replace what is named."),
-    "no-report": Row(
-        YOU, "There is nothing there to report of, or it is damaged.", "Name a folder of `shoal up` or a node."
-    ),
+    "not-json": Row(YOU, "A file is not the JSON that is expected.", "Mend or replace what is named."),
+    "no-report": Row(YOU, "There is nothing to report on, or it is damaged.", "Name a folder of `shoal up` or a node."),
     # -- the node's folder --
     "home-unknown": Row(YOU, "There is no folder for the node's files.", "Set SHOAL_HOME to one, by its whole path."),
     "home-unusable": Row(
@@ -48,7 +46,7 @@ ERRORS: Mapping[str, Row] = {
         "Use it, end it by `shoal node stop`, or set another SHOAL_HOME.",
     ),
     "home-gone": Row(YOU, "The folder of the running node was deleted or replaced.", "Start the node again."),
-    "config-broken": Row(YOU, "config.toml is not as it must be.", "Mend the line that is named: `shoal config edit`."),
+    "config-broken": Row(YOU, "config.toml is not valid.", "Mend the line that is named: `shoal config edit`."),
     "secret-open": Row(
         YOU,
         "Other users of the machine can read the node's key or token.",
@@ -56,7 +54,7 @@ ERRORS: Mapping[str, Row] = {
     ),
     "secret-damaged": Row(
         MACHINE,
-        "The node's key or token is no such thing.",
+        "The node's key or token is not valid.",
         "Restore the file, or move it away: the next start makes a new one. With a new key it is another peer.",
     ),
     "secret-unreadable": Row(
@@ -87,7 +85,7 @@ ERRORS: Mapping[str, Row] = {
     "package-missing": Row(MACHINE, "A Python package is missing, or too old.", "Install it as the sentence says."),
     "device-missing": Row(
         YOU,
-        "The device to compute on is not here.",
+        "This machine does not have the device.",
         "Use --device auto or cpu, or install its driver and torch for it.",
     ),
     "disk-silent": Row(MACHINE, "A disk does not answer.", "See the system's log; a network disk may be away."),
@@ -120,7 +118,7 @@ ERRORS: Mapping[str, Row] = {
         NOBODY, "The node is paused, so it enters no run.", "`shoal resume`, or wait until it goes on by itself."
     ),
     "busy": Row(NOBODY, "Too much of the same is under way.", "Ask again when some of it has ended."),
-    "not-ready": Row(NOBODY, "The node has not got that yet.", "Ask again in a while."),
+    "not-ready": Row(NOBODY, "The node does not have that yet.", "Ask again in a while."),
     "port-taken": Row(YOU, "Another program listens on the port.", "Choose another one, or 0 for any free one."),
     "cannot-listen": Row(
         YOU,
@@ -129,7 +127,7 @@ ERRORS: Mapping[str, Row] = {
     ),
     # -- requests to the API --
     "no-such-request": Row(YOU, "The API has no such path, method or size of body.", "See docs/api.md."),
-    "bad-request": Row(YOU, "The request's body, or its query, is not as it must be.", "See docs/api.md."),
+    "bad-request": Row(YOU, "The request's body, or its query, is not valid.", "See docs/api.md."),
     "wrong-token": Row(
         YOU, "The request shows no token of this node, or a used login.", "Show the token in its SHOAL_HOME."
     ),
@@ -174,11 +172,11 @@ ERRORS: Mapping[str, Row] = {
         "Check that a member runs, and take a new link from it; `shoal netcheck` there says how it is reached.",
     ),
     "run-failed": Row(MACHINE, "The run has failed on this node.", "The sentence says why; see `shoal logs`."),
-    "run-left": Row(YOU, "The node is not in the run any more.", "Join it again."),
+    "run-left": Row(YOU, "The node is no longer in the run.", "Join it again."),
     "nobody-asked": Row(YOU, "A question cannot be asked, as this is no terminal.", "Say --yes."),
     "stalled": Row(NETWORK, "Nothing has moved in the swarm for long.", "See the logs that are named."),
     "nobody-left": Row(MACHINE, "No peer of the swarm is left.", "See the logs that are named."),
-    "state-gone": Row(NOBODY, "That state is held no more, as later ones have come.", "Ask for the newest one."),
+    "state-gone": Row(NOBODY, "That state is no longer kept, as there are later ones.", "Ask for the newest one."),
     "other-kind-of-run": Row(YOU, "Runs of that kind are not used in this way.", "Do what the sentence says."),
     # -- scripts and workers --
     "script-misused": Row(YOU, "A script uses the run in another way than it can be used.", "See docs/scripts.md."),
@@ -197,12 +195,12 @@ ERRORS: Mapping[str, Row] = {
     "worker-silent": Row(MACHINE, "The worker has ended, or does not answer in time.", "See its log, and try again."),
     # -- manifests, models, data --
     "manifest-wrong": Row(
-        YOU, "The manifest is not as it must be.", "Mend the key that is named: docs/manifest.md has all of them."
+        YOU, "The manifest is not valid.", "Mend the key that is named: docs/manifest.md has all of them."
     ),
     "manifest-unfinished": Row(
         YOU, "The manifest's file leaves something to its founder, so it names no run.", "Give the run's link or id."
     ),
-    "data-missing": Row(YOU, "The text of the run is not here.", "Name it with --data."),
+    "data-missing": Row(YOU, "The run's text is not on this machine.", "Name it with --data."),
     "data-empty": Row(YOU, "There is no text, or too little, to train on.", "Name more text with --data."),
     "data-changed": Row(YOU, "The text has changed while it was read.", "Leave it alone, and try again."),
     "data-unusable": Row(YOU, "A file of the data is damaged, or not of its format.", "Mend or replace what is named."),
@@ -217,7 +215,9 @@ ERRORS: Mapping[str, Row] = {
     ),
     "tokenizer-missing": Row(YOU, "There is no tokenizer where one is needed.", "Name its file with --tokenizer."),
     "other-tokenizer": Row(YOU, "The tokenizer is none, or does not fit the model.", "Name the one of the run's data."),
-    "weights-missing": Row(YOU, "The base weights of the adapters are not here.", "Name their folder with --weights."),
+    "weights-missing": Row(
+        YOU, "The base weights of the adapters are not on this machine.", "Name their folder with --weights."
+    ),
     "checkpoint-missing": Row(YOU, "There is no checkpoint there.", "`shoal ckpt ls` lists those of the node."),
     "checkpoint-damaged": Row(
         MACHINE, "A checkpoint is damaged: its hashes differ.", "Take another one: `shoal ckpt ls`."
@@ -250,9 +250,7 @@ ERRORS: Mapping[str, Row] = {
         "Mend or remove it; without one the format is plain.",
     ),
     "prompt-wrong": Row(YOU, "The prompt, or the length asked for, does not suit the model.", "Change it as is said."),
-    "experts-wrong": Row(
-        YOU, "A folder or table of experts is not as it must be.", "Fetch it again: `shoal experts fetch`."
-    ),
+    "experts-wrong": Row(YOU, "A folder or table of experts is not valid.", "Fetch it again: `shoal experts fetch`."),
     "experts-differ": Row(
         YOU, "Experts are of different models, tokens or sizes.", "Use those of one family; start a server anew."
     ),
@@ -265,5 +263,7 @@ ERRORS: Mapping[str, Row] = {
     "peer-blamed": Row(
         PEER, "A peer sent what the protocol does not allow.", "Nothing of it was used; if it stays, tell its owner."
     ),
-    "bad-payload": Row(PEER, "A peer sent numbers that are none.", "They were not used; if it stays, tell its owner."),
+    "bad-payload": Row(
+        PEER, "A peer sent numbers that are not finite.", "They were not used; if it stays, tell its owner."
+    ),
 }

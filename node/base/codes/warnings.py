@@ -17,7 +17,7 @@ WARNINGS: Mapping[str, Row] = {
         YOU, "Another node has a copy of this node's key.", "Stop one, and delete its identity.key: it gets a new one."
     ),
     "clock-off": Row(MACHINE, "The clock differs from the others'.", "Set it, best by NTP."),
-    "fault-armed": Row(YOU, "SHOAL_FAULT tells the node to hurt itself, for tests.", "Unset it."),
+    "fault-armed": Row(YOU, "SHOAL_FAULT makes the node fail on purpose, for tests.", "Unset it."),
     "home-not-seen": Row(MACHINE, "The node's folder does not answer.", "Check its disk; it is looked at again."),
     # -- shortages, which pass by themselves --
     "record-waits": Row(
@@ -34,7 +34,7 @@ WARNINGS: Mapping[str, Row] = {
     "admin-port-taken": Row(YOU, "The admin port is taken; the API listens on another one.", "See `shoal status`."),
     "port-mapped": Row(NOBODY, "The router lets others in."),
     "port-mapping-none": Row(NOBODY, "No router here gives ports by itself.", "Forward the ports by hand, if need be."),
-    "port-mapping-gone": Row(NOBODY, "The router lets others in no more."),
+    "port-mapping-gone": Row(NOBODY, "The router no longer lets others in."),
     "port-mapping-refused": Row(NETWORK, "The router refuses a port.", "Forward the ports by hand."),
     "port-mapping-failed": Row(MACHINE, "The router could not be asked for a port.", "It is asked again."),
     "behind-another-nat": Row(
@@ -59,8 +59,8 @@ WARNINGS: Mapping[str, Row] = {
     "message-too-long": Row(SHOAL, "A message was too long and was not sent.", "Send `shoal bugreport`."),
     # -- runs --
     "run-not-entered": Row(NETWORK, "A run that was asked for at the start is not entered yet; it is tried again."),
-    "run-not-restored": Row(MACHINE, "A run of before cannot be entered again.", "Leave it, and join it again."),
-    "run-not-ended": Row(MACHINE, "A run could not be left in order.", "Others take that for a death."),
+    "run-not-restored": Row(MACHINE, "An earlier run cannot be entered again.", "Leave it, and join it again."),
+    "run-not-ended": Row(MACHINE, "A run could not be left in order.", "To the others it looks like a death."),
     "round-undone": Row(MACHINE, "A result is lost on all disks, as after a power cut: it is undone."),
     "one-sided": Row(NETWORK, "A partner was lost after it had sent its part."),
     "rest-damaged": Row(MACHINE, "What was kept of a run here cannot be used; others may have it."),
@@ -115,7 +115,9 @@ WARNINGS: Mapping[str, Row] = {
     # -- programs on this machine --
     "no-handout": Row(MACHINE, "Other processes cannot be given parameters.", "Mend what the line says."),
     "no-switchboard": Row(MACHINE, "Experts cannot be asked for or answer here.", "Mend what the line says."),
-    "bad-process": Row(YOU, "A process on this machine sent nonsense, and is hung up on.", "Update it."),
+    "bad-process": Row(
+        YOU, "A process on this machine sent something invalid; its connection is closed.", "Update it."
+    ),
     # -- experts and serving --
     "family-obstacle": Row(NOBODY, "Something keeps the family from going on; it is tried again."),
     "family-failed": Row(MACHINE, "The family has failed on this node.", "The line says why; see the log."),

@@ -42,7 +42,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": WIDEST},
-    help="Train one model together with strangers' machines, without a server.",
+    help="Train one model together with other people's machines, without a server.",
     epilog="SHOAL_HOME chooses the node's folder; each flag has a variable, named in its help.",
 )
 

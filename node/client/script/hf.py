@@ -3,7 +3,7 @@
     run = join(link) if link else create("words", rounds={"last": 100})
     Trainer(model, arguments, train_dataset=..., callbacks=[ShoalCallback(run)]).train()
 
-It needs transformers (pip install 'shoal[hf]'). The Trainer's optimizer and its scheduler are wrapped when training
+It needs transformers (the extra `hf`). The Trainer's optimizer and its scheduler are wrapped when training
 begins, and training ends with the run, if the Trainer's own end does not come before.
 """
 

@@ -12,7 +12,7 @@ Rules:
 - XML with a document type is refused, so the only entities are XML's own five; its size, depth and number of elements
   are bounded; namespaces and attributes are dropped.
 
-No library does this: see "Routers are asked in NAT-PMP and UPnP by words of our own" in docs/decisions.md.
+No library does this: see "NAT-PMP and UPnP are spoken by code of our own" in docs/decisions.md.
 """
 
 from __future__ import annotations

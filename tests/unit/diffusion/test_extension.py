@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.base.extensions import extension, find_extension
+from shoal.node.base.extra import install_command
 from shoal.node.diffusion.extension import EXTENSION, NAMES
 from shoal.node.manifest.manifest import Manifest, ModelSpec
 from shoal.protocol.base.errors import LocalError
@@ -68,4 +69,4 @@ def test_a_program_that_needs_it_is_told_what_is_missing() -> None:
     done = plain("from shoal.node.extensions import register_extensions\nregister_extensions()\n")
     assert done.returncode == 0, done.stderr
     done = plain("del sys.modules['shoal.node.diffusion']\nimport shoal.node.diffusion.server\n")
-    assert "pip install 'shoal[digits]'" in done.stderr
+    assert install_command("digits") in done.stderr

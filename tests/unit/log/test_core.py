@@ -20,8 +20,8 @@ from shoal.protocol.log.core import (
     MOST_AT_ONCE,
     PATIENCE,
     TAIL,
-    Committed,
     Core,
+    EntryDecided,
     LogWanted,
     Review,
 )
@@ -167,9 +167,11 @@ def test_the_first_of_two_goes_on_alone_and_the_other_does_not() -> None:
 
 
 def test_a_vote_is_on_disk_before_it_leaves_and_so_is_an_entry_before_it_is_told() -> None:
-    core, effects = core_of(A, register_of(1, 1)).submit(newcomer(1))
+    before = register_of(1, 1)
+    core, effects = core_of(A, before).submit(newcomer(1))
     kinds = [each.name if isinstance(each, Persist) else type(each).__name__ for each in effects]
-    assert kinds.index("vote") < kinds.index("log") < effects.index(Tell(Committed(core.log[0].entry, core.register)))
+    told = effects.index(Tell(EntryDecided(core.log[0].entry, before, core.register)))
+    assert kinds.index("vote") < kinds.index("log") < told
     core, _ = core_of(B, register_of(3, 3)).receive(A, proposal(register_of(3, 3)))
     assert core.proposal is not None
     _, effects = core.answer(entry_digest(core.proposal.entry), True)

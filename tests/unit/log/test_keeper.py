@@ -11,23 +11,22 @@ from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, MAX_INT, Message, decode, encode
 from shoal.protocol.log.certificate import certificate_of, subject_of
-from shoal.protocol.log.core import Core
+from shoal.protocol.log.core import Core, EntryDecided
 from shoal.protocol.log.keeper import (
     ABSENT,
     LEAVING,
     LOOK,
-    RIVAL,
     SLEPT,
     TICK,
     WAKING,
     CameBack,
-    EntryDecided,
     Keeper,
     Said,
     Unfit,
     _counts,
 )
 from shoal.protocol.log.register import MAX_BODY, after, body_of, first_state, member_of, next_entry, voters_root
+from shoal.protocol.log.rivals import RIVAL, Shown
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
@@ -210,7 +209,7 @@ def test_a_switch_of_branches_is_one_record_with_the_votes_of_the_later_life() -
     """Votes on what follows entries that are not there yet would be damage to whoever is killed between two records."""
     bench = Bench()
     rival = other_branch(bench.first, C, tokens=1000)
-    effects = bench.keeper._switch(C, rival)
+    effects = bench.keeper._switch(Shown(rival, C))
     (written,) = [each for each in effects if isinstance(each, Persist)]
     assert written == Persist("switch", Switch(rival, bench.keeper.core.vote_file()))
     assert bench.keeper.core.life > member_of(bench.first, A).life
@@ -513,7 +512,7 @@ def test_who_has_slept_and_hears_no_more_of_another_branch_does_not_yield_to_it(
     slept(bench)
     bench.keeper.receive(C, other_branch(bench.first, C, tokens=1000))
     bench.run(RIVAL + TICK)
-    assert bench.keeper._rival is None
+    assert bench.keeper._rivals.best is None
     bench.run(LOOK)
     assert wants_something(bench)
     assert not asked_to_yield(bench)
@@ -540,7 +539,7 @@ def test_what_was_held_back_after_a_sleep_is_of_no_other_branch(switches: bool) 
     bench.keeper.want(Result(0, 1, 0, NO_DIGEST, NO_DIGEST, b"", (), ()))
     bench.keeper.expect()
     if switches:
-        bench.keeper._switch(C, other_branch(bench.first, C, tokens=1000))
+        bench.keeper._switch(Shown(other_branch(bench.first, C, tokens=1000), C))
     else:
         found_alone(bench)
     bench.run(LOOK + 2 * TICK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def test_without_the_extra_a_sentence_says_what_to_install(monkeypatch: pytest.M
 
     monkeypatch.setattr(builtins, "__import__", lacking)
     for ask in (extra.transformers, extra.peft, extra.tokenizers, extra.parquet, extra.datasets):
-        with pytest.raises(LocalError, match=r"pip install 'shoal\[hf\]'"):
+        with pytest.raises(LocalError, match=re.escape(extra.INSTALL)):
             ask()
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from shoal.protocol.base.errors import LocalError
 
-pytest.importorskip("transformers", reason="pip install 'shoal[hf]'")
-pytest.importorskip("accelerate", reason="the Trainer needs it: pip install 'shoal[hf]'")
+pytest.importorskip("transformers", reason="transformers IS NOT INSTALLED: see `make install`")
+pytest.importorskip("accelerate", reason="accelerate IS NOT INSTALLED: see `make install`")
 
 
 @pytest.fixture(scope="module")
