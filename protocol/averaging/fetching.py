@@ -6,11 +6,13 @@ Rules:
 - A holder that has sent nothing for a while is asked again for everything: what waited there may be lost with its
   connection. It answers with the bytes that are not on their way, or says that all wait in its queue: as long as that
   moves, so do we, but not for more payloads than there are chunks. If it lacks them, is silent once more, or has moved
-  nothing for longer than payloads take it, another holder is asked.
+  nothing for longer than payloads take it, another holder is asked. One that lacks them may get them: it is asked again
+  after a second, and not before.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from shoal.protocol.averaging.shelf import Shelf
@@ -18,6 +20,9 @@ from shoal.protocol.base.effects import Effect, Send
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.messages.averaging import Give, Made, Progress
+
+
+REFUSED = 1.0  # seconds in which who had nothing of what it was asked for is asked for nothing
 
 
 class Fetching:
@@ -39,10 +44,10 @@ class Fetching:
         self._probed: dict[PeerId, float] = {}  # when it was asked again, and has not got ahead since
         self._sent: dict[PeerId, int] = {}  # payloads, as it says
         self._believed: dict[PeerId, int] = {}  # how often, since something new came from it
+        self._refused: dict[PeerId, float] = {}  # when a holder last said that it has nothing of what we want
         self._chunks = 0
         self._owners_asked: set[tuple[int, Digest]] = set()
         self.moved_at = 0.0  # when a holder last got ahead, or may soon
-        self.refusals = 0  # holders that turned out to hold nothing
 
     def ask(self, now: float, means: Sequence[Made], chunks: Sequence[int], holders: Sequence[PeerId]) -> list[Effect]:
         """Ask for chunks that nobody is about to send: their owner, the next of `holders`, or the last one again."""
@@ -63,8 +68,9 @@ class Fetching:
         self._probed |= dict.fromkeys(again, now)
         effects: list[Effect] = [self._give(means, chunks, holder) for holder, chunks in again.items()]
         effects += [self._seek(now, means, chunks, owner) for owner, chunks in first.items()]
-        if due and holders:
-            source = holders[self._turn % len(holders)]
+        willing = [peer for peer in holders if now - self._refused.get(peer, -math.inf) >= REFUSED]
+        if due and willing:
+            source = willing[self._turn % len(willing)]
             self._turn += 1
             effects.append(self._seek(now, means, due, source))
         return effects
@@ -78,9 +84,8 @@ class Fetching:
     def put_off(self, now: float, holder: PeerId, progress: Progress) -> None:
         """`holder` has been asked, and has not sent the bytes, or not yet."""
         if progress.is_waiting:
-            kept = {key: peer for key, peer in self._asked.items() if peer != holder}
-            self.refusals += len(kept) < len(self._asked)
-            self._asked = kept
+            self._asked = {key: peer for key, peer in self._asked.items() if peer != holder}
+            self._refused[holder] = now
         elif (
             holder in self._heard
             and progress.sent > self._sent.get(holder, -1)

@@ -116,15 +116,12 @@ class Judge(Protocol):
     @property
     def held_round(self) -> int | None:
         """The round after which the state is that is here, or is being made; None: none is."""
-        ...
 
     def has_gone(self, peer: PeerId) -> bool:
         """Whether `peer` has gone as many rounds as it takes to get a vote; yes, where the log has results."""
-        ...
 
     def has_finished(self) -> bool:
         """Whether all who are here are through the last round, and nothing of it can be lost to this peer any more."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
