@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shoal.node.base.atomic import replace_file
+from shoal.node.base.atomic import force, replace_file
 from shoal.node.base.home import KEPT
 from shoal.node.base.kept import KeptVote
 from shoal.node.base.logs import warn
@@ -89,6 +89,7 @@ class LogStore:
                 kept += (b"" if journal.register is not None else framed(founding)) + framed(votes)
             if kept != content:
                 replace_file(path, [kept])
+            force(self.folder)  # an earlier process may have had no time to, after it had replaced the journal
             self._votes, self.size = votes, len(kept)
             self._places = dict(journal.places)
             self.means.open()
@@ -170,12 +171,18 @@ class LogStore:
         self._votes = votes
 
     def _shorten(self, beginning: Shortcut, votes: VoteFile) -> None:
-        if beginning.register.number not in self._places:
-            return  # the journal begins there already, or later
+        if beginning.register.number not in self._places:  # the journal begins there already, or later
+            force(self.folder)  # perhaps all that an earlier try has not done
+            return
+        path = self.folder / JOURNAL
+        before = path.stat().st_ino
+        content, places = shortened(path.read_bytes(), self._places, beginning, votes)
         try:
-            content = (self.folder / JOURNAL).read_bytes()
-            self._replace_journal(*shortened(content, self._places, beginning, votes))
-        except OSError as error:  # it says the same as it is
+            self._replace_journal(content, places)
+        except OSError as error:
+            if path.stat().st_ino != before:  # it is the new one, which may not survive a crash
+                self._places, self.size = places, len(content)
+                raise
             warn(log, "record-not-shortened", f"the log in {self.folder} stays as long as it is: {in_words(error)}")
 
     def _replace_journal(self, content: bytes, places: dict[int, int]) -> None:

@@ -27,6 +27,7 @@ from shoal.protocol.messages.averaging import Made, Mean, Table
 from shoal.protocol.messages.log import Crossing, Decided, Phase, Register, Shortcut, Switch, Voted, VoteFile, Way
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import BRANCH, PEERS
+from tests.unit.disk_kit import DiskLog, refuse_folders
 from tests.unit.log.test_core import Swarm, newcomer
 
 CLOCK = time.time_ns  # of this machine, whatever a test makes of it
@@ -182,6 +183,40 @@ def test_a_log_that_cannot_be_made_shorter_stays_as_it_is_and_the_run_goes_on(
     monkeypatch.setattr("shoal.node.run.log_store.replace_file", full)
     store.put("shorten", SHORTCUT)
     assert len(caplog.records) == 1, "there is nothing to cut, so nothing is written"
+
+
+def test_a_log_that_was_made_shorter_is_gone_on_with_only_once_its_name_outlives_a_power_cut(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Till then an older file may come back: votes that are written to the new one meanwhile would be forgotten."""
+    for each in ENTRIES:
+        store.put("log", each)
+    store.put("vote", VOTES)
+    with monkeypatch.context() as patched:
+        refuse_folders(patched)
+        for _ in range(2):
+            with pytest.raises(LocalError):
+                store.put("shorten", SHORTCUT)
+            assert LogStore(tmp_path).first() == MIDDLE, "this is the new file"
+        with pytest.raises(LocalError):
+            opened(tmp_path)
+    forced = DiskLog(monkeypatch)
+    store.put("shorten", SHORTCUT)
+    assert forced.order(store.folder) == [store.folder.name]
+    store.put("shorten", replace(SHORTCUT, register=register_after(2)))
+    kept = opened(tmp_path)
+    assert (kept.first, kept.entries, kept.votes) == (register_after(2), ENTRIES[2:], VOTES)
+    assert store.size == journal_of(store).stat().st_size
+    assert not caplog.records
+
+
+def test_what_an_earlier_process_has_replaced_outlives_a_power_cut(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been killed before the folder was forced."""
+    forced = DiskLog(monkeypatch)
+    opened(tmp_path)
+    assert forced.order(store.folder) == [store.folder.name]
 
 
 def test_who_is_killed_at_a_switch_of_branches_is_on_one_of_them_with_its_vote(
