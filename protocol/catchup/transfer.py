@@ -26,7 +26,8 @@ Rules:
 - Joiners of one version tell each other what they have, and serve it. Of the donors each first asks for what none of
   the others has, in a share of its own. So the donors' lines carry each chunk little more than once.
 - Anybody can claim to be such a joiner. So others never have more than half of the places, and none before the first
-  chunk has come from a donor; and if all that is missing is left to them and does not come, donors are asked for it.
+  chunk has come from a donor; and if all that is missing is left to them, and does not come or takes long, donors are
+  asked for it.
 - Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
 """
 
