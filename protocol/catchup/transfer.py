@@ -17,7 +17,8 @@ Rules:
 - Who has just started may hold its newest version alone. That counts if voters enough to be believed stand on it.
 - Who is on another branch of the log offers what no certificate of ours names, and is no liar for it. It is not asked.
 - Every chunk is checked by hash as it comes, before more is asked of its donor. Who sends a wrong one is named, and not
-  asked again, whatever it offers. So that costs what was on its way: one chunk, or up to `WINDOW` if it was quick.
+  asked again, whatever it offers, unless all who may have the state have lied. So that costs what was on its way: one
+  chunk, or up to `WINDOW` if it was quick.
 - A silent donor's chunks are asked of others. What it sends all the same is taken: the hash says what it is. It is
   asked again once it has sent such a chunk; a new offer, or news of what it has, is not enough.
 - Who takes long for a chunk is asked for one at a time, and is waited for longer; where chunks get into each other's
@@ -284,6 +285,7 @@ class Transfer:
             return []
         if sender not in self._download.donors and sender not in self._download.owing:
             self._download.donors.append(sender)
+            self._download.fellows.pop(sender, None)
         return effects + self._ask_chunks(now, self._download)
 
     def _leave_alone(self, now: float, peer: PeerId) -> list[Effect]:
