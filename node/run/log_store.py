@@ -5,6 +5,7 @@
                              so that they outlive this process, and all others once the result is decided
                   kept       is there while this node is stopped, if nothing can be decided without it
                   left       is there until the states of a branch that was left are set aside (saving.py)
+                  switch     is there while the log is about to go on on another branch: how its journal begins
                   ran        empty; when it was changed last is when this node was last seen to run
                   state/     a snapshot of the state as a checkpoint, if one was needed beside those of the run
                   download   is there while the state is being downloaded: the chunks that have come
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shoal.node.base.atomic import replace_file
+from shoal.node.base.atomic import force, replace_file
 from shoal.node.base.home import KEPT
 from shoal.node.base.kept import KeptVote
 from shoal.node.base.logs import warn
@@ -42,7 +43,8 @@ from shoal.protocol.messages.log import Decided, Register, Shortcut, Switch, Vot
 FOLDER, JOURNAL, STATE, DOWNLOAD = "log", "journal", "state", "download"
 MEANS, RESULT = "means", "result"  # names of records; the first one is also that of their folder
 SHORTEN = "shorten"  # name of a shortcut to what is here already
-LEFT = "left"  # name of the file that says that the states here are of a branch that was left; `has_left` reads it
+LEFT = "left"  # name of the file that says that the states here are of a branch that was left
+SWITCH = "switch"  # name of the file that becomes it, if the journal begins as it says: then a branch was left
 RAN = "ran"  # name of the file that says when this node ran
 AWAY = 60.0  # seconds without us, from which on others may have gone on so
 LONGEST = 4 << 20  # bytes of a journal that is not made shorter
@@ -74,6 +76,7 @@ class LogStore:
         """
         with self._or_error("read"):
             self.folder.mkdir(exist_ok=True)
+            self._end_switch()
             self.had_kept_vote = (self.folder / KEPT).exists()
             (self.folder / KEPT).unlink(missing_ok=True)
             path = self.folder / JOURNAL
@@ -90,6 +93,7 @@ class LogStore:
                 kept += (b"" if journal.register is not None else framed(founding)) + framed(votes)
             if kept != content:
                 replace_file(path, [kept])
+            force(self.folder)  # an earlier process may have had no time to, after it had replaced the journal
             self._votes, self.size = votes, len(kept)
             self._places = dict(journal.places)
             self.means.open()
@@ -110,10 +114,9 @@ class LogStore:
                 if name == RESULT and isinstance(record, Table):
                     self.means.force()
             elif isinstance(record, Switch):  # in this order: we may be killed
-                replace_file(self.folder / LEFT, [begins_with(framed(record.beginning))])
+                replace_file(self.folder / SWITCH, [begins_with(framed(record.beginning))])
                 self._begin_at(record.beginning, record.votes)
-                replace_file(self.folder / LEFT, [])
-                self.means.forget_all()
+                self._forget_branch()
             elif isinstance(record, Shortcut):
                 assert self._votes is not None
                 if name != SHORTEN:
@@ -140,15 +143,9 @@ class LogStore:
 
     def has_left(self) -> bool:
         """Whether the states that are here are of a branch that was left, so that they must be set aside."""
-        path = self.folder / LEFT
         with self._or_error("read"):
-            if not path.exists():
-                return False
-            mark = path.read_bytes()
-            has_switched = not mark or mark == begins_with((self.folder / JOURNAL).read_bytes())
-            if not has_switched:
-                path.unlink()
-            return has_switched
+            self._end_switch()
+            return (self.folder / LEFT).exists()
 
     def forget_means(self, round: int, spare: int = 0) -> None:
         """There is a snapshot of the state after `round`: means of earlier rounds are of no use here any more.
@@ -166,17 +163,40 @@ class LogStore:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
+    def _end_switch(self) -> None:
+        """Do what is left to do of a switch of branches in which an earlier process was killed, or had not begun."""
+        path = self.folder / SWITCH
+        if not path.exists():
+            return
+        if path.read_bytes() == begins_with((self.folder / JOURNAL).read_bytes()):
+            self.means.open()
+            self._forget_branch()
+        else:  # the log has not left its branch
+            path.unlink()
+
+    def _forget_branch(self) -> None:
+        """The log has left a branch: of no use are its means, nor its states, which are set aside later."""
+        self.means.forget_all()
+        os.replace(self.folder / SWITCH, self.folder / LEFT)
+        force(self.folder)
+
     def _begin_at(self, beginning: Shortcut, votes: VoteFile) -> None:
         self._replace_journal(begun_at(beginning, votes), {})
         self._votes = votes
 
     def _shorten(self, beginning: Shortcut, votes: VoteFile) -> None:
-        if beginning.register.number not in self._places:
-            return  # the journal begins there already, or later
+        if beginning.register.number not in self._places:  # the journal begins there already, or later
+            force(self.folder)  # perhaps all that an earlier try has not done
+            return
+        path = self.folder / JOURNAL
+        before = path.stat().st_ino
+        content, places = shortened(path.read_bytes(), self._places, beginning, votes)
         try:
-            content = (self.folder / JOURNAL).read_bytes()
-            self._replace_journal(*shortened(content, self._places, beginning, votes))
-        except OSError as error:  # it says the same as it is
+            self._replace_journal(content, places)
+        except OSError as error:
+            if path.stat().st_ino != before:  # it is the new one, which may not survive a crash
+                self._places, self.size = places, len(content)
+                raise
             warn(log, "record-not-shortened", f"the log in {self.folder} stays as long as it is: {in_words(error)}")
 
     def _replace_journal(self, content: bytes, places: dict[int, int]) -> None:

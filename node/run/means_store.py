@@ -9,7 +9,8 @@ needed any more is used again from its beginning. Rounds only rise within a slot
 than the one before it, or that is not whole, is what is left of an earlier use, or was being written when the power
 failed, and there the slot ends.
 
-All methods block and may be used from any thread. OSError says what cannot be read or written.
+All may be used from any thread. OSError says what cannot be read or written. All but `size` and `holds` block: those
+two wait for no other thread, and while one writes or forgets they may say what was here a moment before.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import itertools
 import os
 import struct
 import threading
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -65,6 +67,11 @@ class _Slot:
         """The last round of which it has something."""
         return self.records[-1].round if self.records else 0
 
+    def of(self, round: int) -> list[_Place]:
+        """Its records of a round; rounds only rise."""
+        begin, end = (bisect_left(self.records, (each,)) for each in (round, round + 1))
+        return self.records[begin:end]
+
 
 class MeansStore:
     """One run's."""
@@ -99,14 +106,14 @@ class MeansStore:
             return [
                 record
                 for slot in self._used
-                for each in slot.records
-                if each.round == round and (record := _read(slot.path, each.begin)) is not None
+                for each in slot.of(round)
+                if (record := _read(slot.path, each.begin)) is not None
             ]
 
     def whole_tables(self, round: int) -> list[Table]:
         """Those of a round all of whose means are here; their bytes are not read."""
         with self._lock:
-            places = [(slot.path, each) for slot in self._used for each in slot.records if each.round == round]
+            places = [(slot.path, each) for slot in self._used for each in slot.of(round)]
             records = [_read(path, each.begin) for path, each in places if each.hash is None]
         here = {each.hash for _, each in places}
         tables = [record for record in records if isinstance(record, Table)]
@@ -150,8 +157,8 @@ class MeansStore:
         """The bytes of a mean; None if they are not here, or not any more."""
         with self._lock:
             for slot in self._used:
-                for each in slot.records:
-                    if (each.round, each.hash) == (round, hash):
+                for each in slot.of(round):
+                    if each.hash == hash:
                         record = _read(slot.path, each.begin)
                         return record.payload if isinstance(record, Mean) else None
         return None

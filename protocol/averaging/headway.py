@@ -111,6 +111,11 @@ class Headway:
         for peer, count in payloads.items():
             self._credit[peer] += 0 if peer in self._doubted else count
 
+    def take_back(self, now: float, peer: PeerId) -> None:
+        """`peer` was given up, and is waited for anew."""
+        self._silence.hear(now, peer, progress=False)
+        self._idle[peer], self._ahead_at[peer] = 0, now
+
     # -- what follows -----------------------------------------------------------------------------------------
 
     def is_due(self, now: float, peer: PeerId) -> bool:

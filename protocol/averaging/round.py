@@ -5,7 +5,7 @@ Rules:
 - A voter approves of a result if it was made on the state that the voter holds itself, and once it holds all its means,
   and those of the result before are on its disk: so a power cut of all undoes one round at most.
 - Who brings nothing is reminded, and given up in the end, for more rounds each time; so nothing waits for ever on a
-  live but wedged member.
+  live but wedged member. While nobody else has anything to bring it may try again: its link may have mended.
 - Whoever stands on another state neither contributes nor owns anything, until it has caught up.
 - A round is of the branch of the log on which it was opened. When the log goes on as another one, another round is
   opened in its place (rounds.py): of two branches that begin with the same round neither takes anything of the other.
@@ -230,7 +230,7 @@ class Round:
     def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         match message:
             case wire.Offer():
-                return self._receive_offer(sender, message)
+                return self._receive_offer(now, sender, message)
             case wire.Contribution(weight=weight):
                 self._check_weight(weight, sender)
                 return self.exchange.receive_contribution(sender, message)
@@ -259,7 +259,7 @@ class Round:
                     self._headway.report(now, sender, message, not self.exchange.lacks_contribution(sender))
         return []
 
-    def _receive_offer(self, sender: PeerId, offer: wire.Offer) -> list[Effect]:
+    def _receive_offer(self, now: float, sender: PeerId, offer: wire.Offer) -> list[Effect]:
         if offer.peer != sender:
             raise RemoteError(f"sent an offer in the name of {offer.peer}", sender)
         self._check_weight(offer.weight, sender)
@@ -278,9 +278,17 @@ class Round:
         self._strays.pop(sender, None)
         if known is not None and known.weight and not offer.weight:  # another process, which does not have it
             return effects + (self.exchange.lose(sender) if sender in self.exchange.roster else [])
-        if sender in self._given_up or sender not in self.exchange.roster:
+        if sender not in self.exchange.roster or (sender in self._given_up and not self._takes_back(now, sender)):
             return effects
         return effects + self.exchange.offer(sender, offer.weight)
+
+    def _takes_back(self, now: float, peer: PeerId) -> bool:
+        """Whether the round has nobody but `peer`, which was given up, to bring anything: then it is asked again."""
+        if self.exchange.is_under_way or self.exchange.contradicts(peer) or self._headway is None:
+            return False
+        self._given_up.remove(peer)
+        self._headway.take_back(now, peer)
+        return True
 
     def _is_astray(self, peer: PeerId) -> bool:
         return peer in self._strays or peer in self._elsewhere

@@ -58,7 +58,7 @@ class Steering:
         self._opened_at: float | None = None  # when the first came who has trained; others stand ready at once
         self._trained_for = 0.0  # how long the first one took, as far as that is usual
         self._called_at: float | None = None
-        self._calls_again_at = 0.0
+        self._calls: dict[PeerId, tuple[float, float]] = {}  # of who is missing: when it was called first, is next
         self._directed_at = 0.0
         self._here_at: dict[PeerId, float] = {}  # when somebody was last seen to be one round behind
         self._wanted: tuple[int, int] | None = None  # the entry's number and the view in which we last wanted a result
@@ -138,8 +138,8 @@ class Steering:
 
     def _is_ready(self, peer: PeerId) -> bool:
         """Whether `peer` stands on the base of the round, or is about to."""
-        is_here = peer in self._offers or self._context.followers.is_due(peer, self.round)
-        return is_here or self._is_at_our_base(peer)
+        is_coming = peer in self._offers or self._context.followers.is_due(peer, self.round)
+        return is_coming or self._is_at_our_base(peer)
 
     def _is_at_our_base(self, peer: PeerId) -> bool:
         """Whether `peer` has the state that the round builds on, by what it says: so it may be training for it."""
@@ -228,17 +228,19 @@ class Steering:
                 late.give_up(peer, self.round)
 
     def _call(self, now: float) -> list[Effect]:
-        if self._opened_at is None:
+        """Call who is missing, and again after as long as it was called for: a call may be lost."""
+        if self._opened_at is None or now < self._call_due():
             return []
-        missing = self.missing()
-        if not missing or now < (self._call_due() if self._called_at is None else self._calls_again_at):
-            return []
-        if self._called_at is None:
+        self._calls = {peer: self._calls.get(peer, (now, now)) for peer in self.missing()}
+        due = [peer for peer, (_, at) in self._calls.items() if now >= at]
+        if due and self._called_at is None:
             self._called_at = now
-        self._calls_again_at = now + max(self.patience(), now - self._called_at)
+        for peer in due:
+            since, _ = self._calls[peer]
+            self._calls[peer] = (since, now + max(self.patience(), now - since))
         call = Call(self._us.part, self.round)
-        calls: list[Effect] = [Send(peer, call) for peer in missing if peer != self._us.me]
-        return [*calls, *([Tell(HandIn(self.round))] if self._us.me in missing else [])]
+        calls: list[Effect] = [Send(peer, call) for peer in due if peer != self._us.me]
+        return [*calls, *([Tell(HandIn(self.round))] if self._us.me in due else [])]
 
     def _leave_out(self, now: float) -> list[Effect]:
         """Go on without those who have not come, if others have something to average."""

@@ -21,6 +21,7 @@ SLACK = 3.0  # times as long as a chunk took its successor may take; and as far 
 PROMPT = 8.0  # seconds: chunks that come sooner are not in each other's way,
 HARDLY_LATER = 1.3  # nor are those that take no more than so many times as long as the quickest did
 MOST = 128  # chunks that are asked for at once
+WAITS = 4  # patiences, or half of the time so far, that may pass in all while everything is left to other joiners
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class Download:
     unasked: dict[int, None]  # the missing ones that no donor has been asked for, in the order of the asking
     asked: dict[int, tuple[PeerId, float]] = field(default_factory=dict)
     donors: list[PeerId] = field(default_factory=list)
-    heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk
+    heard: dict[PeerId, float] = field(default_factory=dict)  # when each last sent a chunk
     fellows: dict[PeerId, Fellow] = field(default_factory=dict)
     reserved: set[int] = field(default_factory=set)  # chunks that other joiners get from donors
     quick: set[PeerId] = field(default_factory=set)  # those whose last chunk came quickly
@@ -69,6 +70,8 @@ class Download:
     owing: dict[PeerId, Owed] = field(default_factory=dict)  # of those who were given up
     for_donors: set[int] = field(default_factory=set)  # chunks that another joiner has not brought in time
     is_alone: bool = False  # nothing is left to other joiners any more
+    waited: float = 0.0  # seconds in which no donor was asked for anything, as all was left to other joiners
+    looked: float = 0.0  # when that was last looked at
     renewed: float = 0.0  # when the donors last heard that we are still at it
 
     @property
@@ -174,9 +177,16 @@ class Download:
         self.unasked = dict.fromkeys(sorted(self.unasked, key=place))
 
     def _is_left_waiting(self, now: float, patience: float) -> bool:
-        """Whether nothing has come for long, and no donor is asked, as all that is missing is left to other joiners."""
-        is_asking = any(peer in self.donors for peer, _ in self.asked.values())
-        return bool(self.reserved) and not is_asking and now - max(self.heard.values(), default=now) > patience
+        """Whether no donor is asked, as all that is missing is left to other joiners, and that takes too long.
+
+        If nothing comes, that is soon; but who brings a chunk now and then must not hold its share for ever.
+        """
+        begun, since, self.looked = self.begun[0], max(self.begun[0], self.looked), now
+        if not self.reserved or any(peer in self.donors for peer, _ in self.asked.values()):
+            return False
+        self.waited += now - since
+        is_silent = now - max(self.heard.values(), default=begun) > patience
+        return is_silent or self.waited > max(WAITS * patience, (now - begun) / 2)
 
     def from_donor(self, most: int) -> list[int]:
         """What to ask a donor for next; the reserved ones come last."""

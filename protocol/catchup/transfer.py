@@ -17,7 +17,8 @@ Rules:
 - Who has just started may hold its newest version alone. That counts if voters enough to be believed stand on it.
 - Who is on another branch of the log offers what no certificate of ours names, and is no liar for it. It is not asked.
 - Every chunk is checked by hash as it comes, before more is asked of its donor. Who sends a wrong one is named, and not
-  asked again, whatever it offers. So that costs what was on its way: one chunk, or up to `WINDOW` if it was quick.
+  asked again, whatever it offers, unless all who may have the state have lied. So that costs what was on its way: one
+  chunk, or up to `WINDOW` if it was quick.
 - A silent donor's chunks are asked of others. What it sends all the same is taken: the hash says what it is. It is
   asked again once it has sent such a chunk; a new offer, or news of what it has, is not enough.
 - Who takes long for a chunk is asked for one at a time, and is waited for longer; where chunks get into each other's
@@ -26,7 +27,8 @@ Rules:
 - Joiners of one version tell each other what they have, and serve it. Of the donors each first asks for what none of
   the others has, in a share of its own. So the donors' lines carry each chunk little more than once.
 - Anybody can claim to be such a joiner. So others never have more than half of the places, and none before the first
-  chunk has come from a donor; and if all that is missing is left to them and does not come, donors are asked for it.
+  chunk has come from a donor; and if all that is missing is left to them, and does not come or takes long, donors are
+  asked for it.
 - Only versions later than ours are fetched: if we advance by rounds meanwhile, older ones are of no use any more.
 """
 
@@ -281,6 +283,7 @@ class Transfer:
             return []
         if sender not in self._download.donors and sender not in self._download.owing:
             self._download.donors.append(sender)
+            self._download.fellows.pop(sender, None)
         return effects + self._ask_chunks(now, self._download)
 
     def _leave_alone(self, now: float, peer: PeerId) -> list[Effect]:

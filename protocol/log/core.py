@@ -447,9 +447,17 @@ class Turn:
         core = self.core
         if core.proposer != core.me or not core.votes_here or core.proposal is not None:
             return
-        grounds = self._grounds()
+        due = self._due()
+        if due is not None:
+            entry, is_bound, grounds = due
+            if self._may_vote_for(entry, is_bound):
+                self._propose(entry, is_bound, grounds)
+
+    def _due(self) -> tuple[Entry, bool, tuple[ChangeView, ...]] | None:
+        """What this peer is to propose as it leads its view, whether it is bound to that, and by which statements."""
+        core, grounds = self.core, self._grounds()
         if grounds is None:
-            return
+            return None
         lock = binding(grounds, core.number)
         if lock is not None and (
             (is_refused := entry_digest(lock.entry) in core.refused) or self._is_beyond(lock.entry)
@@ -458,10 +466,9 @@ class Turn:
             if is_ground(free, core.register, core.rules):  # a quorum does not know of it, so it was never decided
                 grounds, lock = free, binding(free, core.number)
             elif is_refused and not self._have_all_stated() and core.view - lock.view < len(core.register.voters):
-                return  # more statements may come, here or to the proposer of another view
+                return None  # more statements may come, here or to the proposer of another view
         entry = lock.entry if lock is not None else self._choice()
-        if entry is not None and self._may_vote_for(entry, is_bound=lock is not None):
-            self._propose(entry, lock is not None, grounds)
+        return (entry, lock is not None, grounds) if entry is not None else None
 
     def _is_beyond(self, entry: Entry) -> bool:
         """Whether it changes the voters to some who are away: then nothing is decided before they are back."""
@@ -710,7 +717,7 @@ class Turn:
     def _ask_for(self, view: int) -> None:
         """Vote in no lower view, and say so. What could not be decided goes behind what else is wanted."""
         failed = self._failed()
-        wanted = sorted(self.core.wanted, key=lambda body: failed is not None and body == failed.body)
+        wanted = sorted(self.core.wanted, key=lambda body: failed is not None and is_part(body, failed.body))
         self._set(view=view, proposal=None, wanted=tuple(wanted))
         self._persist_vote()
         core = self.core
@@ -736,9 +743,10 @@ class Turn:
     def _failed(self) -> Entry | None:
         """What the view was for: what was proposed, or would be, had the application said that we may vote for it."""
         core = self.core
-        if core.proposal is not None or core.proposer != core.me:
-            return core.proposal.entry if core.proposal is not None else None
-        return self._choice()
+        if core.proposal is not None:
+            return core.proposal.entry
+        due = self._due() if core.proposer == core.me else None
+        return due[0] if due is not None else None
 
     def _take_change(self, sender: PeerId, change: ChangeView) -> None:
         core = self.core
@@ -934,6 +942,12 @@ def first_of(wanted: Sequence[bytes]) -> bytes:
         return wanted[0]
     asks = {each.peer: each for body in bodies if isinstance(body, Admit) for each in body.asks}
     return encode(Admit(tuple(asks.values())[:MAX_ADMITTED]))
+
+
+def is_part(body: bytes, decided: bytes) -> bool:
+    """Whether it is what this decides, or asks for an admission that this decides, too: see `first_of`."""
+    one, whole = body_of(body), body_of(decided)
+    return body == decided or (isinstance(one, Admit) and isinstance(whole, Admit) and set(one.asks) <= set(whole.asks))
 
 
 def is_ground(changes: Iterable[ChangeView], register: Register, rules: Rules) -> bool:

@@ -136,10 +136,10 @@ def take_offers_of_another_state(patch: pytest.MonkeyPatch) -> None:
     """A member of another state is waited for, though what it brings is refused."""
     sound = Round._receive_offer
 
-    def receive_offer(self: Round, sender: PeerId, offer: wire.Offer) -> list[Effect]:
+    def receive_offer(self: Round, now: float, sender: PeerId, offer: wire.Offer) -> list[Effect]:
         base, self.base = self.base, replace(self.base, root=offer.base_root)
         try:
-            return sound(self, sender, offer)
+            return sound(self, now, sender, offer)
         finally:
             self.base = base
 

@@ -63,13 +63,21 @@ class HomeWorld(World[Peer]):
 
 
 def home_swarm(
-    seed: int, rates: Sequence[float], chunks: int, unnoticed: float = 0.0, measured: bool = False
+    seed: int,
+    rates: Sequence[float],
+    chunks: int,
+    unnoticed: float = 0.0,
+    measured: bool = False,
+    keepers: Sequence[int] = (),
 ) -> tuple[HomeWorld, Oracle]:
-    """A swarm whose members send at these rates (bytes per second), and may know it, standing on round 0."""
+    """A swarm whose members send at these rates (bytes per second), and may know it, standing on round 0.
+
+    `keepers`: the places of those who do not train.
+    """
     names = peers_named(len(rates))
     oracle = Oracle()
     ups = tuple((name, int(rate)) for name, rate in zip(names, rates, strict=True)) if measured else ()
-    shape = Shape(chunks=chunks, start_members=len(names), ups=ups)
+    shape = Shape(chunks=chunks, start_members=len(names), ups=ups, keepers=tuple(names[place] for place in keepers))
     world = HomeWorld(
         lambda me, now, disk, rng: Peer(me, names, disk, rng, oracle, shape), seed, HOME, unnoticed=unnoticed
     )

@@ -11,13 +11,13 @@ from itertools import count
 import pytest
 
 from shoal.protocol.base.effects import Blamed, Effect, Send, Tell, Timer, Wake
-from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, content_hash
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, Message, decode, encode
-from shoal.protocol.catchup.download import bits_of
-from shoal.protocol.catchup.transfer import TELLING, WINDOW, Transfer
+from shoal.protocol.catchup.download import WAITS, bits_of
+from shoal.protocol.catchup.transfer import FIRST_PATIENCE, PATIENCE, TELLING, WINDOW, Transfer
 from shoal.protocol.messages.membership import RunStatus
 from shoal.protocol.messages.transfer import HaveChunks, StateChunk
-from tests.simulation.versions import Versions, root_of
+from tests.simulation.versions import LAYOUT, Versions, root_of
 from tests.unit.transfer_kit import VERSION, certified_by_root, history_after
 
 CHUNKS = 200
@@ -310,6 +310,45 @@ def test_others_that_hardly_get_on_are_not_left_the_rest_for_long(others: int) -
         for each in town.joiners[1:]:
             town.hear(honest, each, _claim(has))
         assert town.now < 2.0 * ALONE + 10.0
+
+
+def test_one_that_hardly_gets_on_is_not_left_the_rest_though_nothing_has_come_since_a_restart() -> None:
+    """What is missing is that one's share, and the only donor that was asked before it was there is silent."""
+    town = Town(3, 2)
+    honest, other = town.joiners
+    town.hung.add(other)
+    town.rooms[honest].begin(VERSION, LAYOUT, [content_hash(chunk) for chunk in STATE])
+    for index in range(0, CHUNKS, 2):
+        town.rooms[honest].put(index, STATE[index])
+    town.start(honest)
+    town.run_until(2.5 * DELAY)
+    download = town.cores[honest]._download
+    assert download is not None
+    town.hung.update(peer for peer, _ in download.asked.values())
+    claimed = CHUNKS // 4
+    while honest not in town.done:
+        town.hear(honest, other, _claim(range(0, 2 * claimed, 2)))
+        claimed += 1
+        town.run_until(town.now + PATIENCE - TELLING)
+        assert town.now < FIRST_PATIENCE + 2 * PATIENCE + ALONE
+
+
+@pytest.mark.parametrize("claims", [1, 2])
+def test_one_that_brings_a_chunk_now_and_then_is_not_left_the_rest_for_long(claims: int) -> None:
+    """What it claims beyond that a donor is asked for, so that these are heard now and then, too."""
+    town = Town(3, 2)
+    honest, other = town.joiners
+    town.hung.add(other)
+    town.start(honest)
+    town.run_until(4 * DELAY)
+    while honest not in town.done:
+        assert town.now < 2.0 * ALONE + (WAITS + 1) * PATIENCE
+        if (download := town.cores[honest]._download) is None:
+            break
+        for index in [index for index, (peer, _) in download.asked.items() if peer == other]:
+            town.hear(honest, other, StateChunk(0, VERSION, index, STATE[index]))
+        town.hear(honest, other, _claim([*download.here, *sorted(download.reserved)[:claims]]))
+        town.run_until(town.now + PATIENCE / 2 - TELLING)
 
 
 def test_a_donor_that_begins_to_lie_costs_what_is_on_its_way_from_it() -> None:

@@ -155,3 +155,27 @@ def test_a_path_that_swallows_payloads_costs_one_contribution(seed: int, rate: f
     world.run_until(lambda: round in oracle.decisions, within=HOUR / 6)
     assert_at_once(world, oracle, round)
     assert left_out(oracle, round) <= {sender}
+
+
+@pytest.mark.parametrize(("seed", "place"), [(0, 0), (0, 1), (1, 2)])
+def test_who_trains_alone_is_asked_again_though_it_was_given_up(seed: int, place: int) -> None:
+    """Its payloads are gone with its connections, and it sends none again unless it is asked."""
+    keepers = [other for other in range(3) if other != place]
+    world, oracle = home_swarm(seed, [1000 * MBIT] * 3, CHUNKS, keepers=keepers)
+    run_to(world, 4, HOUR)
+    names = list(world.disks)
+    trainer, others = names[place], [names[other] for other in keepers]
+    world.throttle(trainer, PAYLOAD / 300)
+    world.run_until(lambda: all(trainer in losses(world, peer) for peer in others), within=HOUR)
+    stuck = oracle.newest
+    world.throttle(trainer, 1000 * MBIT)
+    for peer in others:
+        world.reset_link(trainer, peer)
+    run_to(world, stuck + 2, 600.0)
+    assert_at_once(world, oracle, stuck + 1)
+
+
+def losses(world: HomeWorld, peer: PeerId) -> list[PeerId]:
+    """Whom `peer` has lost, or given up, in the round that it is in."""
+    round = world.node(peer).member.rounds.round
+    return list(round.exchange.lost) if round is not None else []

@@ -22,6 +22,18 @@ def fill_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(os, "fsync", full)
 
 
+def refuse_folders(patch: pytest.MonkeyPatch) -> None:
+    """Files can be forced to disk, and their folders cannot, until the patch is undone."""
+    fsync = os.fsync
+
+    def forced(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    patch.setattr(os, "fsync", forced)
+
+
 class DiskLog:
     """Records every fsync and every renaming during a test."""
 

@@ -12,8 +12,8 @@ from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.averaging.steering import CLOSE, FINISH, Steering
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId, digest
-from shoal.protocol.messages.averaging import Offer
-from tests.unit.rounds_kit import BASE, POLICY, A, B, offer
+from shoal.protocol.messages.averaging import Call, Offer
+from tests.unit.rounds_kit import BASE, POLICY, A, B, C, offer, sent
 
 LONG = 100.0  # seconds that a round's training takes
 PATIENCE = 0.5
@@ -101,3 +101,29 @@ def test_who_offers_nothing_is_trusted_by_nobody() -> None:
     play.offers[B] = offer(B, weight=0)
     play.steering._learn_who_is_late(1.0)
     assert play.waits() == SHORT
+
+
+def test_who_comes_to_be_waited_for_is_called_at_once_however_long_the_round_has_waited() -> None:
+    """And others again and again, ever more rarely: a call may be lost."""
+    play = Play()
+    missing = [B]
+    play.steering.missing = lambda: missing  # type: ignore[method-assign]
+
+    def called(now: float) -> list[PeerId]:
+        return [each.to for each in sent(play.steering._call(now), Call)]
+
+    begin = play.steering._call_due()
+    assert called(begin - 0.1) == []
+    assert [called(begin + patiences * PATIENCE) for patiences in range(9)] == [
+        *([B], [B], [B]),
+        *([], [B], [], [], [], [B]),
+    ]
+    later = begin + 10 * PATIENCE
+    assert called(later) == []
+    missing.append(C)
+    assert called(later) == [C]
+    assert called(later + PATIENCE) == [C]
+    missing.remove(B)  # it was lost
+    assert called(later + 1.5 * PATIENCE) == []
+    missing.append(B)
+    assert called(later + 1.5 * PATIENCE) == [B]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shoal.node.base.atomic import replace_file
 from shoal.node.base.home import KEPT
 from shoal.node.base.kept import KeptVote
 from shoal.node.run.log_store import AWAY, JOURNAL, LEFT, RAN, LogStore
+from shoal.node.run.means_store import MeansStore
 from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.errors import LocalError
 from shoal.protocol.base.ids import digest, result_hash
@@ -28,6 +30,7 @@ from shoal.protocol.messages.averaging import Made, Mean, Table
 from shoal.protocol.messages.log import Crossing, Decided, Phase, Register, Shortcut, Switch, Voted, VoteFile, Way
 from tests.simulation.log_search import rules_of
 from tests.simulation.log_worlds import BRANCH, PEERS
+from tests.unit.disk_kit import DiskLog, refuse_folders
 from tests.unit.log.test_core import Swarm, newcomer
 
 CLOCK = time.time_ns  # of this machine, whatever a test makes of it
@@ -139,27 +142,68 @@ def test_of_the_means_none_is_left_when_the_log_goes_on_on_another_branch(store:
     assert means_of(tmp_path) == [mean(3)]
 
 
-@pytest.mark.parametrize(("written", "has_left"), [(0, False), (1, False), (2, True), (3, True)])
+def end_before(patch: pytest.MonkeyPatch, doing: int) -> None:
+    """A process is killed at a switch of branches before this of its writes, or stopped while the disk is full."""
+    count = itertools.count()
+
+    def ending(call: Callable[..., None]) -> Callable[..., None]:
+        def called(*args: object) -> None:
+            if next(count) >= doing:
+                raise OSError(28, "No space left on device")
+            call(*args)
+
+        return called
+
+    patch.setattr(os, "replace", ending(os.replace))
+    patch.setattr(MeansStore, "forget_all", ending(MeansStore.forget_all))
+
+
+@pytest.mark.parametrize(("written", "has_left"), [(0, False), (1, False), (2, True), (3, True), (4, True)])
 def test_states_are_of_a_branch_that_was_left_once_the_log_goes_on_on_another(
     store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int, has_left: bool
 ) -> None:
-    """A process may be killed before any of its writes, or stopped while the disk is full; then it has left nothing."""
+    """And no means are. A process that is killed earlier has left nothing."""
     store.put("means", mean(1))
-    before, count, write = journal_of(store).read_bytes(), itertools.count(), replace_file
-
-    def full(path: Path, pieces: list[bytes]) -> None:
-        if next(count) >= written:
-            raise OSError(28, "No space left on device")
-        write(path, pieces)
-
+    before = journal_of(store).read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr("shoal.node.run.log_store.replace_file", full)
-        with pytest.raises(LocalError) if written < 3 else nullcontext():
-            store.put("switch", Switch(SHORTCUT, VOTES))
+        end_before(patched, written)
+        with pytest.raises(LocalError) if written < 4 else nullcontext():
+            store.put("switch", Switch(SHORTCUT, replace(VOTES, number=2)))
     assert (journal_of(store).read_bytes() != before) is has_left
     assert LogStore(tmp_path).has_left() is has_left
+    assert means_of(tmp_path) == ([] if has_left else [mean(1)])
+    again = LogStore(tmp_path)
+    again.open(FOUNDING, RULES, is_founder=False)
+    again.put("means", mean(2))
     assert LogStore(tmp_path).has_left() is has_left, "until the states are set aside"
-    assert has_left or means_of(tmp_path) == [mean(1)]
+    assert mean(2) in means_of(tmp_path), "it was made on the branch that counts"
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_states_of_a_branch_that_was_left_stay_so_when_another_one_is(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    store.put("switch", Switch(SHORTCUT, replace(VOTES, number=2)))
+    store.put("means", mean(1))
+    with monkeypatch.context() as patched:
+        end_before(patched, written)
+        with pytest.raises(LocalError) if written < 4 else nullcontext():
+            store.put("switch", Switch(replace(SHORTCUT, register=register_after(3)), VOTES))
+    assert LogStore(tmp_path).has_left()
+    assert means_of(tmp_path) == ([mean(1)] if written < 2 else [])
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_a_switch_of_branches_that_did_not_end_is_ended_by_a_start_that_does_not_ask(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """A replica is nobody else's, so it is kept whatever the branch."""
+    store.put("means", mean(1))
+    with monkeypatch.context() as patched:
+        end_before(patched, written)
+        with pytest.raises(LocalError) if written < 4 else nullcontext():
+            store.put("switch", Switch(SHORTCUT, replace(VOTES, number=2)))
+    assert means_of(tmp_path) == ([mean(1)] if written < 2 else [])
 
 
 def test_a_log_that_cannot_be_made_shorter_stays_as_it_is_and_the_run_goes_on(
@@ -183,6 +227,40 @@ def test_a_log_that_cannot_be_made_shorter_stays_as_it_is_and_the_run_goes_on(
     monkeypatch.setattr("shoal.node.run.log_store.replace_file", full)
     store.put("shorten", SHORTCUT)
     assert len(caplog.records) == 1, "there is nothing to cut, so nothing is written"
+
+
+def test_a_log_that_was_made_shorter_is_gone_on_with_only_once_its_name_outlives_a_power_cut(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Till then an older file may come back: votes that are written to the new one meanwhile would be forgotten."""
+    for each in ENTRIES:
+        store.put("log", each)
+    store.put("vote", VOTES)
+    with monkeypatch.context() as patched:
+        refuse_folders(patched)
+        for _ in range(2):
+            with pytest.raises(LocalError):
+                store.put("shorten", SHORTCUT)
+            assert LogStore(tmp_path).first() == MIDDLE, "this is the new file"
+        with pytest.raises(LocalError):
+            opened(tmp_path)
+    forced = DiskLog(monkeypatch)
+    store.put("shorten", SHORTCUT)
+    assert forced.order(store.folder) == [store.folder.name]
+    store.put("shorten", replace(SHORTCUT, register=register_after(2)))
+    kept = opened(tmp_path)
+    assert (kept.first, kept.entries, kept.votes) == (register_after(2), ENTRIES[2:], VOTES)
+    assert store.size == journal_of(store).stat().st_size
+    assert not caplog.records
+
+
+def test_what_an_earlier_process_has_replaced_outlives_a_power_cut(
+    store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been killed before the folder was forced."""
+    forced = DiskLog(monkeypatch)
+    opened(tmp_path)
+    assert forced.order(store.folder) == [store.folder.name]
 
 
 def test_who_is_killed_at_a_switch_of_branches_is_on_one_of_them_with_its_vote(

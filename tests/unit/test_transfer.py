@@ -323,6 +323,15 @@ def test_a_silent_joiner_is_asked_again_once_it_has_brought_a_chunk_that_it_owes
     assert _asked_of(joiner, FELLOW)
 
 
+def test_a_joiner_that_gets_there_first_is_a_donor_and_no_joiner_any_more() -> None:
+    """Else what it is asked for as a donor would count among the few chunks that joiners may bring."""
+    joiner, _ = _with_a_fellow()
+    joiner._invited.append(FELLOW)
+    joiner.receive(0.7, FELLOW, make_offer(make_donor()))
+    assert FELLOW in joiner._download.donors  # type: ignore[union-attr]
+    assert not joiner._download.fellows  # type: ignore[union-attr]
+
+
 def test_a_joiner_without_what_it_said_is_not_asked_again() -> None:
     joiner, _, other, _ = _asked_of_both()
     for peer in (FELLOW, PeerId("a third")):

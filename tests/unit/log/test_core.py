@@ -25,7 +25,7 @@ from shoal.protocol.log.core import (
     LogWanted,
     Review,
 )
-from shoal.protocol.log.register import MAX_BODY, after, entry_digest, member_of, voters_root
+from shoal.protocol.log.register import MAX_BODY, after, body_of, entry_digest, member_of, next_entry, voters_root
 from shoal.protocol.log.trust import Byzantine, Crash
 from shoal.protocol.messages.log import (
     AddVoters,
@@ -206,6 +206,35 @@ def test_what_the_application_never_answers_about_holds_up_the_proposer_for_one_
     assert not core.log
     core, _ = core.fire(Timer("log", "view", 1, "0"))
     assert [each.entry.body for each in core.log] == [encode(newcomer(1))]
+
+
+def test_all_whom_a_proposal_would_have_admitted_go_behind_what_else_is_wanted() -> None:
+    register = register_of(3, 3)
+    goes = leaves(C, register)
+    assert goes is not None
+    wanted = (newcomer(0), newcomer(1), goes)
+    core = replace(core_of(B, register), wanted=tuple(map(encode, wanted)))
+    together = Admit((*newcomer(0).asks, *newcomer(1).asks))
+    propose = Propose(0, next_entry(register, together), False, (), A, 1, b"")
+    core, _ = core.receive(A, signed(propose, FakeSigner(A)))
+    assert core.proposal is not None
+    core, _ = core.fire(Timer("log", "view", 1, "0"))
+    assert list(map(body_of, core.wanted)) == [goes, newcomer(0), newcomer(1)]
+
+
+def test_what_could_not_have_been_proposed_in_a_view_does_not_go_behind() -> None:
+    """The view was for what may have been decided, about which the application has not answered."""
+    register = register_of(3, 3)
+    lock = Lock(0, proposal(register).entry, None)
+    goes = leaves(C, register)
+    assert goes is not None
+    wanted = (encode(goes), encode(newcomer(2)))
+    core = replace(core_of(B, register), wanted=wanted)
+    change = replace(change_of(A, register, 1), lock=lock)
+    core, effects = core.receive(A, signed(change, FakeSigner(A)))
+    assert told(effects, Review) == [Review(lock.entry, True)]
+    core, _ = core.fire(Timer("log", "view", 1, "1"))
+    assert (core.view, core.wanted) == (2, wanted)
 
 
 def test_what_was_refused_is_asked_again_once_it_may_have_been_decided() -> None:
