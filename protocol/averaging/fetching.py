@@ -21,7 +21,6 @@ from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.messages.averaging import Give, Made, Progress
 
-
 REFUSED = 1.0  # seconds in which who had nothing of what it was asked for is asked for nothing
 
 
