@@ -142,8 +142,11 @@ class LogStore:
             vote.write(self.folder / KEPT)
 
     def has_left(self) -> bool:
-        """Whether the states that are here are of a branch that was left, so that they must be set aside."""
-        with self._or_error("read"):
+        """Whether the states that are here are of a branch that was left, so that they must be set aside.
+
+        A switch in which an earlier process was killed is ended first.
+        """
+        with self._or_error("write"):
             self._end_switch()
             return (self.folder / LEFT).exists()
 
@@ -169,6 +172,7 @@ class LogStore:
         if not path.exists():
             return
         if path.read_bytes() == begins_with((self.folder / JOURNAL).read_bytes()):
+            force(self.folder)  # else a power cut might bring back the log of before, whose votes need the means
             self.means.open()
             self._forget_branch()
         else:  # the log has not left its branch
@@ -190,8 +194,8 @@ class LogStore:
             return
         path = self.folder / JOURNAL
         before = path.stat().st_ino
-        content, places = shortened(path.read_bytes(), self._places, beginning, votes)
         try:
+            content, places = shortened(path.read_bytes(), self._places, beginning, votes)
             self._replace_journal(content, places)
         except OSError as error:
             if path.stat().st_ino != before:  # it is the new one, which may not survive a crash

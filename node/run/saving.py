@@ -224,6 +224,7 @@ def _set_aside(run_folder: Path, branch: str) -> Path | None:
     try:
         _move_states(run_folder, aside)
         (run_folder / LOG / LEFT).unlink(missing_ok=True)
+        force(run_folder / LOG)
     except OSError as error:
         raise LocalError(
             f"cannot set aside what is saved in {run_folder} of a branch that was left: {in_words(error)}",

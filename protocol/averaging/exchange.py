@@ -103,7 +103,11 @@ class Exchange:
         """Whether all of the roster have offered, or are gone on without, and somebody brings anything."""
         if not self.roster or not all(peer in self._offers or self._is_gone(peer) for peer in self.roster):
             return False
-        return any(self.means) or any(self._offers.get(peer) and not self._is_gone(peer) for peer in self.roster)
+        return any(self.means) or self.is_fed_by(self.roster)
+
+    def is_fed_by(self, peers: Iterable[PeerId]) -> bool:
+        """Whether any of `peers` contributes, and is not gone on without."""
+        return any(self._offers.get(peer) and not self._is_gone(peer) for peer in peers)
 
     @property
     def is_begun(self) -> bool:
@@ -305,7 +309,7 @@ class Exchange:
         chunk = self._checked(sender, message.chunk)
         if chunk not in self._owned or self.means[chunk] is not None:
             return []
-        if self._sources.get(chunk, sender) != sender:
+        if sender in self.lost or self._sources.get(chunk, sender) != sender:
             return []
         self._sources[chunk] = sender
         self._shelf.ask(chunk, message.hash, sender)

@@ -83,8 +83,9 @@ class Fetching:
     def put_off(self, now: float, holder: PeerId, progress: Progress) -> None:
         """`holder` has been asked, and has not sent the bytes, or not yet."""
         if progress.is_waiting:
+            if holder in self._asked.values():
+                self._refused[holder] = now
             self._asked = {key: peer for key, peer in self._asked.items() if peer != holder}
-            self._refused[holder] = now
         elif (
             holder in self._heard
             and progress.sent > self._sent.get(holder, -1)

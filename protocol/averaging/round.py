@@ -284,7 +284,8 @@ class Round:
 
     def _takes_back(self, now: float, peer: PeerId) -> bool:
         """Whether the round has nobody but `peer`, which was given up, to bring anything: then it is asked again."""
-        if self.exchange.is_under_way or self.exchange.contradicts(peer) or self._headway is None:
+        others = [other for other in self.exchange.roster if other != peer]
+        if self.exchange.is_fed_by(others) or self.exchange.contradicts(peer) or self._headway is None:
             return False
         self._given_up.remove(peer)
         self._headway.take_back(now, peer)

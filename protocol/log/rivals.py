@@ -8,12 +8,12 @@ again; else more tokens rank higher. The *rival* is the highest branch above its
 | not above its own branch | shows its own |
 | below the rival | sees to the rival |
 | higher, but a member of neither branch shows it | nothing: nobody has signed what is claimed there |
-| above the rival, or there is none | checks the way; that is the rival now; tells the other voters, and sees to it |
-| that of the rival | notes that it was shown again; tells the other voters every RIVAL / 2 seconds, and sees to it |
+| above the rival, or there is none | checks the way; that is the rival now; tells its branch's voters, and sees to it |
+| that of the rival | notes that it was shown again; tells them every RIVAL / 2 seconds, and sees to it |
 
 To see to the rival, which a peer does every second as well: if its own branch may still grow it wants an entry by which
 that yields, on which the voters vote while they hear of the rival; else it goes there at once (`_yield_to_rival` of
-keeper.py). What another voter has passed on is passed on no further.
+keeper.py). What another member has passed on is passed on no further.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Shown:
 
     shortcut: Shortcut
     shown_by: PeerId
-    passed_on_by: PeerId | None = None  # a voter of our branch to which it was shown; None: it was shown to us
+    passed_on_by: PeerId | None = None  # a member of our branch to which it was shown; None: it was shown to us
 
     @property
     def rank(self) -> Rank:

@@ -157,18 +157,24 @@ def test_a_path_that_swallows_payloads_costs_one_contribution(seed: int, rate: f
     assert left_out(oracle, round) <= {sender}
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1])
 @pytest.mark.parametrize(("seed", "place"), [(0, 0), (0, 1), (1, 2)])
-def test_who_trains_alone_is_asked_again_though_it_was_given_up(seed: int, place: int) -> None:
-    """Its payloads are gone with its connections, and it sends none again unless it is asked."""
+def test_who_trains_alone_is_asked_again_though_it_was_given_up(seed: int, place: int, share: float) -> None:
+    """Its payloads are gone with its connections, and it sends none again unless it is asked.
+
+    Also if a share of the round's means was there before.
+    """
     keepers = [other for other in range(3) if other != place]
-    world, oracle = home_swarm(seed, [1000 * MBIT] * 3, CHUNKS, keepers=keepers)
+    world, oracle = home_swarm(seed, [10 * MBIT] * 3, CHUNKS, keepers=keepers)
     run_to(world, 4, HOUR)
     names = list(world.disks)
+    if share:
+        wait_for_group(world, share)
     trainer, others = names[place], [names[other] for other in keepers]
     world.throttle(trainer, PAYLOAD / 300)
     world.run_until(lambda: all(trainer in losses(world, peer) for peer in others), within=HOUR)
     stuck = oracle.newest
-    world.throttle(trainer, 1000 * MBIT)
+    world.throttle(trainer, 10 * MBIT)
     for peer in others:
         world.reset_link(trainer, peer)
     run_to(world, stuck + 2, 600.0)

@@ -56,6 +56,13 @@ def test_one_is_asked_at_a_time(heir: Exchange) -> None:
     assert not takes(heir, C)
 
 
+def test_who_is_lost_is_not_asked(heir: Exchange) -> None:
+    heir.offer(C, 10)
+    heir.lose(B)
+    assert not takes(heir, B)
+    assert takes(heir, C) == TAKES
+
+
 def test_who_contributes_instead_holds_it_no_more(heir: Exchange) -> None:
     heir.offer(C, 10)
     heir.receive_contribution(B, Contribution(0, ROUND, LOST, EPOCH, 10, BASE.root, fact(B, LOST)))

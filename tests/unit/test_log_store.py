@@ -220,13 +220,17 @@ def test_a_log_that_cannot_be_made_shorter_stays_as_it_is_and_the_run_goes_on(
         patched.setattr("shoal.node.run.log_store.replace_file", full)
         store.put("shorten", SHORTCUT)
         assert [each.code for each in caplog.records] == ["record-not-shortened"]  # type: ignore[attr-defined]
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", full)
+        store.put("shorten", SHORTCUT)
+    assert len(caplog.records) == 2
     store.put("vote", VOTES)
     assert journal_of(store).read_bytes() == before + framed(VOTES)
     store.put("shorten", SHORTCUT)
     assert LogStore(tmp_path).first() == SHORTCUT.register
     monkeypatch.setattr("shoal.node.run.log_store.replace_file", full)
     store.put("shorten", SHORTCUT)
-    assert len(caplog.records) == 1, "there is nothing to cut, so nothing is written"
+    assert len(caplog.records) == 2, "there is nothing to cut, so nothing is written"
 
 
 def test_a_log_that_was_made_shorter_is_gone_on_with_only_once_its_name_outlives_a_power_cut(

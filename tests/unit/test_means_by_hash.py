@@ -36,6 +36,11 @@ def test_who_has_nothing_is_not_asked_again_at_once(fetching: Fetching) -> None:
     assert asked(fetching, 0.1 + REFUSED, A) == [A]
 
 
+def test_who_was_asked_for_something_else_has_refused_nothing(fetching: Fetching) -> None:
+    fetching.put_off(0.0, A, NOTHING)
+    assert asked(fetching, 0.1, A) == [A]
+
+
 def test_who_has_nothing_is_not_asked_in_place_of_another(fetching: Fetching) -> None:
     assert asked(fetching, 0.0, A, B, C) == [A]
     fetching.put_off(0.1, A, NOTHING)
