@@ -8,7 +8,9 @@ from typing import Any
 import msgpack
 import pytest
 
+from shoal.protocol.averaging.exchange import Exchange, Self
 from shoal.protocol.averaging.policy import Base, Policy
+from shoal.protocol.averaging.shelf import Shelf
 from shoal.protocol.base.effects import Effect, Send, Tell
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId, digest
@@ -16,6 +18,7 @@ from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.averaging import Made, MeanIs, Offer
 from shoal.protocol.messages.log import Seat
+from tests.simulation.facts import FactReducer
 from tests.simulation.signing import FakeSigner
 
 A, B, C, D = (PeerId(name) for name in ("a", "b", "c", "d"))
@@ -51,6 +54,17 @@ def fact(peer: PeerId, chunk: int) -> bytes:
     """A contribution to a chunk, as FactReducer adds them."""
     packed: bytes = msgpack.packb([peer, ROUND, BASE.root, chunk, 1.0])
     return packed
+
+
+def contributed() -> Exchange:
+    """The exchange of A, which has contributed itself to a round of A, B and C."""
+    shelf, reducer = Shelf(), FactReducer()
+    shelf.open(reducer)
+    us = Self(A, lambda: (BRANCH,), 0, FakeSigner(A), lambda: LIVES[A])
+    exchange = Exchange(us, ROUND, BASE.root, CHUNKS, reducer, shelf, tuple)
+    exchange.seat(seats())
+    exchange.contribute(10, lambda chunk: fact(A, chunk))
+    return exchange
 
 
 def sent(effects: Sequence[Effect], kind: type[Message]) -> list[Send]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.averaging.exchange import Exchange, Self
+from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.averaging.owners import PLACES
-from shoal.protocol.averaging.shelf import Shelf
 from shoal.protocol.base.ids import PeerId, digest
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.averaging import Contribution, Give, Have
-from tests.simulation.facts import FactReducer
-from tests.simulation.signing import FakeSigner
-from tests.unit.rounds_kit import BASE, BRANCH, CHUNKS, LIVES, ROUND, A, B, C, fact, seats, sent
+from tests.unit.rounds_kit import BASE, ROUND, B, C, contributed, fact, sent
 
 LOST = 2  # the chunk that C owned, and A is made owner of
 EPOCH = PLACES  # in which A owns it, which is the first in the roster
@@ -24,12 +21,7 @@ TAKES = [Give(0, ROUND, (), (), ((LOST, HASH),))]
 @pytest.fixture
 def heir() -> Exchange:
     """That of A: C is lost, and B has said that it holds C's mean."""
-    shelf, reducer = Shelf(), FactReducer()
-    shelf.open(reducer)
-    us = Self(A, lambda: (BRANCH,), 0, FakeSigner(A), lambda: LIVES[A])
-    exchange = Exchange(us, ROUND, BASE.root, CHUNKS, reducer, shelf, tuple)
-    exchange.seat(seats())
-    exchange.contribute(10, lambda chunk: fact(A, chunk))
+    exchange = contributed()
     for peer in (B, C):
         exchange.offer(peer, 10)
     exchange.lose(C)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from shoal.protocol.averaging.exchange import Exchange, Self
-from shoal.protocol.averaging.shelf import Shelf
+from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.base.effects import Effect
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.masks import masked
 from shoal.protocol.messages.averaging import Contribution, Mean
-from tests.simulation.facts import FactReducer
-from tests.simulation.signing import FakeSigner
-from tests.unit.rounds_kit import BASE, BRANCH, CHUNKS, LIVES, PEERS, ROUND, A, B, C, fact, refused, seats, sent
+from tests.unit.rounds_kit import BASE, PEERS, ROUND, A, B, C, contributed, fact, refused, sent
 
 OURS = 0  # the chunk that A owns
 
@@ -25,13 +22,7 @@ def contribution(peer: PeerId, weight: int) -> Contribution:
 @pytest.fixture
 def owner() -> Exchange:
     """That of A, which has contributed itself, and waits for B and C."""
-    shelf, reducer = Shelf(), FactReducer()
-    shelf.open(reducer)
-    us = Self(A, lambda: (BRANCH,), 0, FakeSigner(A), lambda: LIVES[A])
-    exchange = Exchange(us, ROUND, BASE.root, CHUNKS, reducer, shelf, tuple)
-    exchange.seat(seats())
-    exchange.contribute(10, lambda _: fact(A, OURS))
-    return exchange
+    return contributed()
 
 
 def weights(effects: list[Effect]) -> dict[str, int]:
