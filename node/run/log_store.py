@@ -80,7 +80,7 @@ class LogStore:
             self.had_kept_vote = (self.folder / KEPT).exists()
             (self.folder / KEPT).unlink(missing_ok=True)
             path = self.folder / JOURNAL
-            content = path.read_bytes() if path.exists() else b""
+            content = self._journal()
             was_away = self._was_away(is_new=not content)
             journal = read(content, rules)
             register, votes = journal.register or founding, journal.votes
@@ -166,12 +166,17 @@ class LogStore:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
+    def _journal(self) -> bytes:
+        """Its content; nothing if there is none."""
+        path = self.folder / JOURNAL
+        return path.read_bytes() if path.exists() else b""
+
     def _end_switch(self) -> None:
         """Do what is left to do of a switch of branches in which an earlier process was killed, or had not begun."""
         path = self.folder / SWITCH
         if not path.exists():
             return
-        if path.read_bytes() == begins_with((self.folder / JOURNAL).read_bytes()):
+        if path.read_bytes() == begins_with(self._journal()):
             force(self.folder)  # else a power cut might bring back the log of before, whose votes need the means
             self.means.open()
             self._forget_branch()

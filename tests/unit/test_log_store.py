@@ -15,7 +15,7 @@ import pytest
 
 from shoal.node.base.home import KEPT
 from shoal.node.base.kept import KeptVote
-from shoal.node.run.log_store import AWAY, JOURNAL, LEFT, RAN, LogStore
+from shoal.node.run.log_store import AWAY, JOURNAL, LEFT, RAN, SWITCH, LogStore
 from shoal.node.run.means_store import MeansStore
 from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.errors import LocalError
@@ -341,6 +341,15 @@ def test_a_journal_of_which_nothing_is_whole_is_begun_anew_in_another_life(store
     assert (kept.first, kept.entries, kept.votes.voted) == (FOUNDING, (), None)
     assert kept.votes.life > FOUNDING_LIFE
     assert opened(tmp_path) == kept
+
+
+def test_a_switch_that_was_cut_short_does_not_need_a_journal(store: LogStore, tmp_path: Path) -> None:
+    """Without one the log begins anew: there is nothing that it could have left."""
+    (store.folder / SWITCH).write_bytes(b"how another journal begins")
+    journal_of(store).unlink()
+    assert opened(tmp_path).register == FOUNDING
+    assert not (store.folder / SWITCH).exists()
+    assert not LogStore(tmp_path).has_left()
 
 
 def test_a_shorter_journal_says_the_same_and_keeps_the_last_vote(store: LogStore, tmp_path: Path) -> None:
