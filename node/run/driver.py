@@ -84,9 +84,9 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._effects: deque[Effect] = deque()
         self._draining = False
-        self._means = _Writer(self._put_mean)  # for which later records wait
+        self._means = _Writer(self._put_means, most=MOST_WAITING)  # for which later records wait
         self._unwritten: dict[_Key, list[Send]] = {}  # means that are to be written, and whom they are to go to then
-        self._results = _Writer(self._put_result)  # for which nobody waits
+        self._results = _Writer(self._put_results, most=1)  # nobody waits for them, and others may still decode
         self._writing: asyncio.Task[None] | None = None  # of a record, which the effects that wait come after
         self._limit: asyncio.Timeout | None = None  # of what is being written
         self._is_ending = False
@@ -242,7 +242,7 @@ class Driver:
                 await self._means.settled()
                 if effect.name == "switch":
                     await self._results.settled()
-                await self._put(effect)
+                await self._put([effect])
         except TimeoutError:
             self._fail(
                 LocalError(
@@ -254,31 +254,37 @@ class Driver:
             self._limit = self._writing = None
         self.command(lambda now: [])
 
-    async def _put_mean(self, effect: Persist) -> None:
-        await self._put(effect)
-        if isinstance(effect.record, Mean):
-            try:  # at once, and not after a vote that is being written
-                for send in self._unwritten.pop(_key(effect.record), []):
-                    if not self._closed:
-                        self._carry_out(send)
-            except Exception as error:
-                self._fail(error)
+    async def _put_means(self, effects: list[Persist]) -> None:
+        await self._put(effects)
+        means = [effect.record for effect in effects if isinstance(effect.record, Mean)]
+        try:  # at once, and not after a vote that is being written
+            for send in (send for mean in means for send in self._unwritten.pop(_key(mean), [])):
+                if not self._closed:
+                    self._carry_out(send)
+        except Exception as error:
+            self._fail(error)
 
-    async def _put_result(self, effect: Persist) -> None:
-        await self._put(effect)
-        if isinstance(effect.record, Table):
-            round = effect.record.round
-            self.command(lambda now: self.member.kept(now, round))
+    async def _put_results(self, effects: list[Persist]) -> None:
+        await self._put(effects)
+        for round in [effect.record.round for effect in effects if isinstance(effect.record, Table)]:
+            self.command(partial(self.member.kept, round=round))
 
-    async def _put(self, effect: Persist) -> None:
-        assert self._store is not None
-        write = partial(self._store.put, effect.name, effect.record)
+    async def _put(self, effects: list[Persist]) -> None:
+        """Have records of one name on disk, in their order."""
+        store, name, waiting = self._store, effects[0].name, deque(effects)
+        assert store is not None
+
+        def write() -> None:
+            while waiting:
+                store.put(name, waiting[0].record)
+                waiting.popleft()
+
         try:
-            complain = partial(self._complain, effect.name)
+            complain = partial(self._complain, name)
             await write_with_retries(write, complain, lambda: self._is_ending or self._closed)
         except Exception as error:
             self._fail(error)
-        self._troubles.pop(effect.name, None)
+        self._troubles.pop(name, None)
         if not self._troubles and self._steps_aside is not None:
             self._steps_aside.cancel()
             self._steps_aside = None
@@ -309,11 +315,15 @@ class Driver:
 
 
 class _Writer:
-    """Has records written one after the other, beside what goes on."""
+    """Has records written one after the other, beside what goes on: `most` at once of those that wait.
 
-    def __init__(self, write: Callable[[Persist], Awaitable[None]]) -> None:
-        self._write = write
-        self._waiting: deque[Persist] = deque()
+    Each visit to a thread costs a turn of the event loop, which takes many times as long as the writing while vectors
+    come and go.
+    """
+
+    def __init__(self, write: Callable[[list[Persist]], Awaitable[None]], most: int) -> None:
+        self._write, self._most = write, most
+        self._waiting: list[Persist] = []
         self._task: asyncio.Task[None] | None = None
 
     def take(self, effect: Persist) -> None:
@@ -333,7 +343,8 @@ class _Writer:
 
     async def _write_all(self) -> None:
         while self._waiting:
-            await self._write(self._waiting.popleft())
+            now, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            await self._write(now)
         self._task = None
 
 

@@ -71,6 +71,7 @@ class Rounds:
         self._voided: set[int] = set()  # rounds from ours on whose result was undone
         self._review: tuple[Digest, Result, bool] | None = None
         self._applying: tuple[int, Decision | None] | None = None  # round, and what it decided
+        self._records: list[Effect] = []  # of that, to be written once it is applied
         self._before = Base(0, 0, Digest(b""), Digest(b""))  # the base that is being applied to
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
         self._ahead = Mailbox(())  # of the round after the current one
@@ -164,7 +165,7 @@ class Rounds:
         round, decision = self._applying
         if decision is None:
             return self.open(now, base_without(self._before, round))
-        opened = self.open(now, self.base_with(decision, root))
+        opened = [*self._write_down(), *self.open(now, self.base_with(decision, root))]
         return [*opened, *(self._doubt(is_proven=True) if round in self._voided else [])]
 
     def base_with(self, decision: Decision, root: Digest) -> Base:
@@ -181,7 +182,7 @@ class Rounds:
     def suspend(self) -> list[Effect]:
         """Another state is about to be installed: nothing happens until `open`."""
         left, self.round, self._applying = self.round, None, None
-        return [Withdraw(self._us.part, left.number)] if left is not None else []
+        return [*self._write_down(), *([Withdraw(self._us.part, left.number)] if left is not None else [])]
 
     def switch(self) -> None:
         """The log goes on elsewhere: what it had decided counts no more. `forget` follows, once nothing is applied."""
@@ -194,6 +195,7 @@ class Rounds:
         """The state is another one: nothing that was kept for the others counts any more."""
         self.shelf.forget()
         self._ahead = Mailbox(())
+        self._records.clear()
         return self.suspend()
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
@@ -369,7 +371,8 @@ class Rounds:
         for effect in effects:
             match effect:
                 case Tell(Committed(decision, counted)):
-                    self.shelf.unkept = decision.round
+                    assert self.round is not None
+                    self.shelf.unkept, self._records = decision.round, self.round.records_of(decision)
                     done += self._commit(decision, counted)
                 case Tell(WrongState(is_proven)):
                     done += self._doubt(is_proven)
@@ -391,6 +394,11 @@ class Rounds:
         self._before, self.round, self._applying = self.round.base, None, (decision.round, decision)
         self.shelf.decide(decision)
         return [Tell(Committed(decision, counted))]
+
+    def _write_down(self) -> list[Effect]:
+        """Have the last result written: after it is applied, as a disk that is written slows down the decoding."""
+        records, self._records = self._records, []
+        return records
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("rounds", "tick", self._token, str(self._us.part)))

@@ -29,11 +29,11 @@ from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.shares import Claim, Load, share
 from shoal.protocol.averaging.shelf import table_digest
-from shoal.protocol.base.effects import Effect, Send, Tell
+from shoal.protocol.base.effects import Effect, Persist, Send, Tell
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.masks import common, mask_of, masked
 from shoal.protocol.log.register import MAX_SEATS, state_of
-from shoal.protocol.messages.averaging import Call, Direct, Offer
+from shoal.protocol.messages.averaging import Call, Direct, Made, Offer, Table
 from shoal.protocol.messages.log import PartState, Result, Roster, Seat
 
 CLOSE = 2  # patiences until the proposer goes on without those who have not offered
@@ -314,17 +314,18 @@ class Steering:
     # -- what is proposed ---------------------------------------------------------------------------------------
 
     def _propose(self) -> list[Effect]:
-        """Put the round's result to the vote, and so vote for it; once in each view and for each number."""
+        """Put the round's result to the vote, and so vote for it, once its table is written; once in each view."""
         log = self._context.log
         place = (log.register.number, log.view)
         if not self._exchange.is_complete or self._context.shelf.unkept is not None or self._wanted == place:
             return []
         self._wanted = place
-        return [Tell(Want(self._result()))]
-
-    def _result(self) -> Result:
-        table, roster = self._exchange.table(), self._exchange.roster
+        table = self._exchange.table()
         self._context.shelf.put_table(table)
+        return [Persist("means", Table(self._us.part, self.round, table)), Tell(Want(self._result(table)))]
+
+    def _result(self, table: tuple[Made, ...]) -> Result:
+        roster = self._exchange.roster
         everywhere = masked(roster, common(made.mask for made in table))
         counted = [peer for peer in everywhere if self._exchange.offered(peer)]
         return Result(

@@ -212,6 +212,16 @@ def vote_before_the_last_is_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rounds, "_digest", digest)
 
 
+def propose_a_table_that_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    """A proposer does not write down which means its result has."""
+    sound = Steering._propose
+
+    def propose(self: Steering) -> list[Effect]:
+        return [effect for effect in sound(self) if not isinstance(effect, Persist)]
+
+    patch.setattr(Steering, "_propose", propose)
+
+
 def send_means_that_are_not_written(patch: pytest.MonkeyPatch) -> None:
     """An owner does not write down the means that it has made."""
     sound = Exchange._broadcast

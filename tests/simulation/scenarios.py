@@ -14,11 +14,11 @@ from functools import partial
 import msgpack
 
 from shoal.protocol.averaging.shelf import Decision
-from shoal.protocol.base.effects import Effect, Send, Timer
+from shoal.protocol.base.effects import Effect, Persist, Send, Timer
 from shoal.protocol.base.ids import Digest, PeerId, content_hash, result_hash
 from shoal.protocol.base.masks import mask_of, masked
 from shoal.protocol.base.wire import Message
-from shoal.protocol.messages.averaging import Contribution, Direct, Give, Made, Mean, Offer
+from shoal.protocol.messages.averaging import Contribution, Direct, Give, Made, Mean, Offer, Table
 from tests.simulation.campaign import build, make_peace
 from tests.simulation.disks import lose_power, lose_the_journal
 from tests.simulation.faults import At, During, Fault, FaultPlan
@@ -124,6 +124,27 @@ def away(seed: int) -> None:
 def killed_at_once(seed: int) -> None:
     """All processes are killed as soon as a result is decided; the machines live, so nothing is lost."""
     _all_end(seed, has_power=True)
+
+
+def killed_as_one_has_applied(seed: int) -> None:
+    """All processes are killed as soon as the first has applied a result and written it down."""
+    world, oracle = settled(seed, 3 + seed % 2)
+    goal, written = oracle.newest + 2, [0]
+
+    def saw(peer: PeerId, effect: Effect) -> None:
+        match effect:
+            case Persist("result", Table(round=round)):
+                written.append(round)
+
+    def end(peer: PeerId) -> None:
+        for other in world.living() if max(written) == goal else ():
+            world.kill(other)
+
+    world.taps.append(saw)
+    world.watchers.append(end)
+    world.run_until(lambda: not world.living(), within=SOON)
+    world.watchers.remove(end)
+    _all_come_back(world, oracle, goal, goal)
 
 
 def lacked_by_one(seed: int) -> None:
@@ -483,11 +504,16 @@ def _all_end(seed: int, has_power: bool) -> None:
 
     at_decision(world, oracle, goal, end, is_step_over=bool(seed // 2 % 2))
     world.run_until(lambda: not world.living(), within=SOON)
+    _all_come_back(world, oracle, goal, goal if has_power else goal - 1)
+
+
+def _all_come_back(world: World[Peer], oracle: Oracle, goal: int, kept: int) -> None:
+    """All were killed, and start again; what was decided up to round `kept` holds."""
     world.run(0.001)
     for peer in world.disks:
         world.start(peer)
     _until(world, lambda: all_at(world, goal + 2), f"round {goal + 2} is not decided after all were killed")
-    held(oracle, goal if has_power else goal - 1)
+    held(oracle, kept)
 
 
 def at_decision(

@@ -29,7 +29,7 @@ from shoal.protocol.member.facts import PART, RunFacts
 from shoal.protocol.member.member import Member
 from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Parted
-from shoal.protocol.messages.averaging import Contribution, Mean
+from shoal.protocol.messages.averaging import Contribution, Mean, Table
 from shoal.protocol.messages.log import Shortcut
 from shoal.protocol.messages.transfer import StateChunk
 from tests.simulation.facts import FactReducer
@@ -163,13 +163,16 @@ class Peer(Node):
             base = base_after(base, decision, root_of(self.state))
         return base
 
-    def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
+    def persist(self, disk: dict[str, Any], name: str, record: Message) -> list[Effect]:
         if name in ("means", "result"):
             self._disk.setdefault("means", []).append(record)
+            if name == "result" and isinstance(record, Table):
+                return [Wake(self._rng.uniform(0.0, self.shape.forcing), Timer("app", "kept", record.round))]
         else:
             if name == "switch":
                 self._disk["means"] = []
             put_record(self._disk, name, record, self.member.log.core)
+        return []
 
     def _put(self, decision: Decision) -> None:
         part = self.shape.part(decision.round)
@@ -291,8 +294,7 @@ class Peer(Node):
                 self._on_branch.counted(self.me, decision, counted, offered)
                 self._decision = decision
                 self._offered = [0.0] * self._size
-                applying, forcing = (self._rng.uniform(0.0, most) for most in (0.05, self.shape.forcing))
-                return [Wake(applying, Timer("app", "apply", 0)), Wake(forcing, Timer("app", "kept", decision.round))]
+                return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
             case Lapsed():
                 return [Wake(0.0, Timer("app", "apply", 0))]
             case EntryDecided(register=register):

@@ -7,6 +7,7 @@ import errno
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -195,6 +196,37 @@ async def test_a_mean_leaves_when_it_is_written_and_all_else_goes_on(tmp_path: P
     released.set()
     await shell.driver.settled()
     assert shell.done[2:] == [(ANNA, MEAN), (BEN, MEAN)]
+
+
+@pytest.mark.asyncio
+async def test_means_that_came_meanwhile_are_written_at_one_visit_and_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the disk is full in the middle of them."""
+    monkeypatch.setattr("shoal.node.base.disk.AGAIN", (0.01, 0.02))
+    visits, run = list[object](), RECORDS.run
+
+    async def counted(function: Callable[[], None]) -> None:
+        visits.append(function)
+        await run(function)
+
+    monkeypatch.setattr(RECORDS, "run", counted)
+    means = [replace(MEAN, chunk=chunk) for chunk in range(4)]
+    shell = Shell(tmp_path, [*(Persist("means", mean) for mean in means), *(Send(ANNA, mean) for mean in means)])
+    tried, written = list[int](), list[int]()
+
+    def full_once(name: str, record: Message) -> None:
+        assert isinstance(record, Mean)
+        tried.append(record.chunk)
+        if tried == [0, 1, 2]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(record.chunk)
+
+    shell.disk.put = full_once  # type: ignore[method-assign]
+    shell.driver.command(shell.member.step)
+    await shell.driver.settled()
+    assert (written, len(visits)) == ([0, 1, 2, 3], 2)
+    assert shell.done == [(ANNA, mean) for mean in means]
 
 
 @pytest.mark.asyncio

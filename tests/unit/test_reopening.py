@@ -17,7 +17,7 @@ import pytest
 
 from shoal.node.base.kept import KeptVote
 from shoal.node.manifest.manifest import Introduction, Manifest
-from shoal.node.run import agreed_run
+from shoal.node.run import agreed_run, means_store
 from shoal.node.run import run as run_module
 from shoal.node.run.agreed_run import AgreedRun
 from shoal.node.run.log_store import FOLDER, JOURNAL, MEANS, STATE
@@ -352,7 +352,7 @@ def test_results_on_its_disk_are_served_after_a_restart(tmp_path: Path) -> None:
 def test_a_result_whose_means_are_not_here_is_waited_for(tmp_path: Path) -> None:
     played(tmp_path, 3)
     (path,) = (log_of(tmp_path) / MEANS).iterdir()
-    os.truncate(path, path.stat().st_size - 1)
+    os.truncate(path, means_store._found(path).of(3)[0].begin + 1)
     run = opened(tmp_path)
     assert stood(run)[0] == 2
     member = Alone(run).run.member
