@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import shutil
 import signal
 import statistics
 import sys
@@ -229,6 +230,8 @@ class Swarm:
         self._daemons = living
         for daemon in living:
             daemon.client.leave_run(run)
+        for daemon in (victim, *living):  # its checkpoints stay otherwise
+            shutil.rmtree(daemon.run_folder(run))
         return strike
 
     def end(self) -> None:

@@ -180,7 +180,8 @@ class AgreedRun(Run):
             self.meters.committed(record.round_samples, record.seconds, took_part=record.took_part)
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
             is_saved = self._shortening(base.round)
-            await self.saving.checkpoint(base, self._members, self.samples, self.training, is_saved)
+            results = self.driver.results_written()
+            await self.saving.checkpoint(base, self._members, self.samples, self.training, results, is_saved)
         self._begin_round(goes_on=True)
 
     async def _lapse(self, event: Lapsed) -> None:

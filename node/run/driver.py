@@ -8,12 +8,13 @@ be answered, is logged.
 
 A record is written in a thread, and the effects after it wait until it is on disk. Exceptions are timers, membership's
 messages, and events about peers' errors: they reveal nothing of votes. Means are large, so nothing waits for one that
-we have made but its own way to others, and the next record; each leaves as soon as it is written, which is not to say
-forced. For those of a result, which are forced to disk, nothing waits but our next vote on a result (`kept`). So a slow
-disk costs the run time, and nothing else. Shortages that pass, such as a full disk or too many open files, are
-waited for as well, and reported. Messages of this node are dropped meanwhile: they would be stale later; and if it
-lasts the others are told to go on without it. The queue is bounded; beyond that the run fails on this node, and is
-opened again.
+we have made but its own way to others, and the next record; it leaves once it is written, which is not to say forced.
+For those of a result, which are forced to disk, nothing waits but our next vote on a result (`kept`) and the state that
+it leads to. They are written once the result is applied, as what is written earlier takes the processor from members on
+this machine that still decode. So a slow disk costs the run time, and nothing else. Shortages that pass, such as a full
+disk or too many open files, are waited for as well, and reported. Messages of this node are dropped meanwhile: they
+would be stale later; and if it lasts the others are told to go on without it. The queue is bounded; beyond that the run
+fails on this node, and is opened again.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ _Key = tuple[int, int, int, Digest]  # of a mean
 Outlet = Callable[[PeerId, Message, LatePayload | None], None]
 
 AGAIN = 1.0  # seconds until a timer fires again whose step a peer's mistake has ended
+MEANS_AT_ONCE = 64 << 20  # bytes that one visit to the disk writes, or a record more
+RESULTS_AT_ONCE = 1 << 20  # fewer, as there is time, and there may be others for whom there is none
 MOST_WAITING = 10_000  # effects that wait for a record; beyond it nothing to be sent is kept, beyond twice nothing
 PARTING = 5.0  # seconds that a record is waited for once the run is about to be closed
 OF_WHO_IS_THERE = (Ping, Ack, PingFor, AckFor, Gossip, Summary)
@@ -84,9 +87,9 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._effects: deque[Effect] = deque()
         self._draining = False
-        self._means = _Writer(self._put_means, most=MOST_WAITING)  # for which later records wait
+        self._means = _Writer(self._put_means, MEANS_AT_ONCE)  # for which later records wait
         self._unwritten: dict[_Key, list[Send]] = {}  # means that are to be written, and whom they are to go to then
-        self._results = _Writer(self._put_results, most=1)  # nobody waits for them, and others may still decode
+        self._results = _Writer(self._put_results, RESULTS_AT_ONCE)  # which begins when a result is applied
         self._writing: asyncio.Task[None] | None = None  # of a record, which the effects that wait come after
         self._limit: asyncio.Timeout | None = None  # of what is being written
         self._is_ending = False
@@ -142,8 +145,12 @@ class Driver:
         """Return when all records are on disk, and what follows them has been done."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-        await self._means.settled()
-        await self._results.settled()
+        await self._means.written()
+        await self._results.written()
+
+    def results_written(self) -> asyncio.Future[None]:
+        """Done once the means of all results that are decided so far are on disk, or never will be."""
+        return self._results.written()
 
     def close(self) -> None:
         """Nothing happens any more."""
@@ -167,6 +174,8 @@ class Driver:
             self._observe(now)
             if not self._draining:
                 self._drain()
+                if not self.member.is_applying:
+                    self._results.begin()
         except RemoteError:
             raise
         except Exception as error:
@@ -227,6 +236,7 @@ class Driver:
                 if isinstance(record, Mean):
                     self._unwritten.setdefault(_key(record), [])
                 self._means.take(effect)
+                self._means.begin()
             case Persist("result"):
                 self._results.take(effect)
             case Persist("switch"):
@@ -239,9 +249,9 @@ class Driver:
         """Have a record on disk, however long that takes, and go on with what waits for it."""
         try:
             async with asyncio.timeout(PARTING if self._is_ending else None) as self._limit:
-                await self._means.settled()
+                await self._means.written()
                 if effect.name == "switch":
-                    await self._results.settled()
+                    await self._results.written()
                 await self._put([effect])
         except TimeoutError:
             self._fail(
@@ -256,11 +266,11 @@ class Driver:
 
     async def _put_means(self, effects: list[Persist]) -> None:
         await self._put(effects)
-        means = [effect.record for effect in effects if isinstance(effect.record, Mean)]
         try:  # at once, and not after a vote that is being written
-            for send in (send for mean in means for send in self._unwritten.pop(_key(mean), [])):
-                if not self._closed:
-                    self._carry_out(send)
+            for mean in (effect.record for effect in effects if isinstance(effect.record, Mean)):
+                for send in self._unwritten.pop(_key(mean), []):
+                    if not self._closed:
+                        self._carry_out(send)
         except Exception as error:
             self._fail(error)
 
@@ -275,7 +285,7 @@ class Driver:
         assert store is not None
 
         def write() -> None:
-            while waiting:
+            while waiting and not self._closed:
                 store.put(name, waiting[0].record)
                 waiting.popleft()
 
@@ -315,37 +325,64 @@ class Driver:
 
 
 class _Writer:
-    """Has records written one after the other, beside what goes on: `most` at once of those that wait.
+    """Has records written one after the other, beside what goes on: so many bytes of those that wait at once.
 
     Each visit to a thread costs a turn of the event loop, which takes many times as long as the writing while vectors
     come and go.
     """
 
-    def __init__(self, write: Callable[[list[Persist]], Awaitable[None]], most: int) -> None:
-        self._write, self._most = write, most
-        self._waiting: list[Persist] = []
+    def __init__(self, write: Callable[[list[Persist]], Awaitable[None]], at_once: int) -> None:
+        self._write, self._at_once = write, at_once
+        self._waiting: deque[Persist | asyncio.Future[None]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def take(self, effect: Persist) -> None:
-        """Write this record, too."""
+        """Write this record, too, after `begin`."""
         self._waiting.append(effect)
-        if self._task is None:
+
+    def begin(self) -> None:
+        """Write what waits."""
+        if self._waiting and self._task is None:
             self._task = asyncio.create_task(self._write_all())
 
     def drop(self) -> None:
         """Write nothing more."""
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            _fulfil(each)
 
-    async def settled(self) -> None:
-        """Return when all that was taken is written."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
+    def written(self) -> asyncio.Future[None]:
+        """Done once all that was taken before is written, or dropped; it is begun with."""
+        written = asyncio.get_running_loop().create_future()
+        if self._waiting or self._task is not None:
+            self._waiting.append(written)
+            self.begin()
+        else:
+            written.set_result(None)
+        return written
 
     async def _write_all(self) -> None:
         while self._waiting:
-            now, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-            await self._write(now)
+            if batch := self._batch():
+                await self._write(batch)
+            else:
+                _fulfil(self._waiting.popleft())
         self._task = None
+
+    def _batch(self) -> list[Persist]:
+        """What is written next; nothing if somebody waits for what was written until now."""
+        batch, size = list[Persist](), 0
+        while self._waiting and size < self._at_once and isinstance(effect := self._waiting[0], Persist):
+            size += len(effect.record.payload) if isinstance(effect.record, Mean) else 0
+            batch.append(effect)
+            self._waiting.popleft()
+        return batch
+
+
+def _fulfil(each: Persist | asyncio.Future[None]) -> None:
+    """Tell who waits, if it still does, and if it is one."""
+    if isinstance(each, asyncio.Future) and not each.done():
+        each.set_result(None)
 
 
 def _key(mean: Mean) -> _Key:

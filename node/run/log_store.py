@@ -2,7 +2,7 @@
 
     runs/<id>/log/journal    entries and votes, each forced to disk before anything that follows from it leaves
                   means/     the means of the last rounds (means_store.py): those that we have made are written at once,
-                             so that they outlive this process, and all others once the result is decided
+                             so that they outlive this process, and all others once the result is applied
                   kept       is there while this node is stopped, if nothing can be decided without it
                   left       is there until the states of a branch that was left are set aside (saving.py)
                   switch     is there while the log is about to go on on another branch: how its journal begins

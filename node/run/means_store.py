@@ -78,7 +78,7 @@ class MeansStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._used: list[_Slot] = []  # the last one is written to
+        self._used: list[_Slot] = []  # in the order in which they were begun
         self._free: list[_Slot] = []
         self._unforced: list[_Slot] = []
         self._needed = 0  # rounds before this one are here for others only
@@ -191,8 +191,11 @@ class MeansStore:
 
     def _slot(self, round: int) -> _Slot:
         """Where a record of this round goes."""
+        for slot in reversed(self._used):
+            if slot.newest == round:  # results of it come beside our own means of the next one
+                return slot
         last = self._used[-1] if self._used else None
-        if last is None or round < last.newest or (round > last.newest and last.end >= FULL):
+        if last is None or round < last.newest or last.end >= FULL:
             if not self._free:
                 known = {slot.path for slot in self._used}
                 paths = (self._folder / str(number) for number in itertools.count())

@@ -199,7 +199,8 @@ class ReplicaRun(Run):
             self.meters.committed(tokens, record.seconds, took_part=record.took_part)
             members = len(decision.result.weights)
             log.info("round %d, the last: the mean of %d replicas: %s", record.round, members, short(snapshot.root))
-            await self.saving.checkpoint(self._base, decision.roster, self.samples, self.training)
+            results = driver.results_written()
+            await self.saving.checkpoint(self._base, decision.roster, self.samples, self.training, results)
         self._begin_round(goes_on=True)
 
     async def _lapse(self, event: told.Lapsed) -> None:
@@ -220,7 +221,7 @@ class ReplicaRun(Run):
         record = self.commits.add_replica(outcome, snapshot.root, group, driver.now(), resent, phases, self.samples)
         self.meters.committed(tokens, record.seconds, took_part=record.took_part)
         self.meters.exchanged(outcome.lapse, is_mutual=outcome.is_mutual)
-        await self.saving.checkpoint(self._base, (), self.samples, self.training)
+        await self.saving.checkpoint(self._base, (), self.samples, self.training, None)
         before_the_last = self._facts.last_round - 1  # of a round before it the log says nothing
         self._shortening(max(self.saving.newest, before_the_last, 0))()
 

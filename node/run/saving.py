@@ -79,11 +79,13 @@ class Saving:
         members: tuple[PeerId, ...],
         samples: int,
         training: Training | None,
+        results: asyncio.Future[None] | None,
         is_saved: Callable[[], None] = lambda: None,
     ) -> None:
         """Take what belongs to the state `base`, if it is due, before the next round changes it; written beside us.
 
-        `is_saved` is called once it is on the disk.
+        That comes after `results`, by when the means that led to it are on the disk, if it has any: so whoever starts
+        again with this state can serve them to those who lack them. `is_saved` is called once it is on the disk.
         """
         is_due = self.keeper.is_due(base.round)
         if not (is_due or self._is_long(base.round)) or not await self._are_ours():
@@ -92,14 +94,14 @@ class Saving:
         moments = await training.moments() if training is not None else None
         about = self._about(base, members, samples, moments)
         write = self.keeper.write(lease, about, moments) if is_due else self._snapshot(lease, about, moments)
-        self._write = self._spawn(self._in_turn(self._write, write, base.round, is_saved))
+        self._write = self._spawn(self._in_turn(self._write, results, write, base.round, is_saved))
 
     async def received(self, base: Base, members: tuple[PeerId, ...], samples: int) -> None:
         """Have on our disk the state `base`, which others have sent us; written beside us."""
         if not await self._are_ours():
             return
         write = self._snapshot(self._state.lease(base.root), self._about(base, members, samples, None), None)
-        self._write = self._spawn(self._in_turn(self._write, write, base.round))
+        self._write = self._spawn(self._in_turn(self._write, None, write, base.round))
 
     @property
     def newest(self) -> int:
@@ -173,6 +175,7 @@ class Saving:
     async def _in_turn(
         self,
         before: asyncio.Task[None] | None,
+        results: asyncio.Future[None] | None,
         write: Coroutine[Any, Any, None],
         round: int,
         is_saved: Callable[[], None] = lambda: None,
@@ -180,6 +183,8 @@ class Saving:
         """Write, once what was begun before is written; then forget the means that nobody needs any more."""
         if before is not None:
             await asyncio.wait([before])
+        if results is not None:
+            await results
         try:
             await write
             if round in (self.keeper.newest, self._snapshot_of):

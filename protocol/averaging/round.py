@@ -112,16 +112,6 @@ class Round:
             return []
         return [peer for peer in self.steering.missing() if peer != self._us.me]
 
-    def records_of(self, decision: Decision) -> list[Effect]:
-        """What of this round's result is not on our disk: with means and table it can be applied after a restart."""
-        part, round = self._us.part, self.number
-        means = [
-            Persist("result", wire.Mean(part, round, chunk, made, payload))
-            for chunk, (made, payload) in enumerate(zip(decision.means, decision.payloads, strict=True))
-            if not self.exchange.is_written(chunk, made)
-        ]
-        return [*means, Persist("result", wire.Table(part, round, decision.means))]
-
     # -- commands -----------------------------------------------------------------------------------------------
 
     def submit(self, now: float, own: Ready, contribution: Contribute | None) -> list[Effect]:
@@ -420,11 +410,21 @@ class Round:
         counted = tuple(took_part and me in masked(outcome.roster, made.mask) for made in means)
         if self._under_way_at is not None:
             self._context.lasting.observe(now - self._under_way_at)
-        return [Withdraw(self._us.part, self.number), Tell(Committed(decision, counted))]
+        return [Withdraw(self._us.part, self.number), *self._write_down(decision), Tell(Committed(decision, counted))]
 
     def _is_lost(self, now: float, since: float) -> bool:
         """Whether a result's means were looked for everywhere since then, without success."""
         return now - max(since, self._fetching.moved_at) > SEARCHED * self._context.pace.deadline()
+
+    def _write_down(self, decision: Decision) -> list[Effect]:
+        """With its means and their table a result can be applied after a restart."""
+        part, round = self._us.part, self.number
+        means = [
+            Persist("result", wire.Mean(part, round, chunk, made, payload))
+            for chunk, (made, payload) in enumerate(zip(decision.means, decision.payloads, strict=True))
+            if not self.exchange.is_written(chunk, made)
+        ]
+        return [*means, Persist("result", self._table(decision.result))]
 
     def _table(self, result: Result) -> wire.Table:
         means = self._context.shelf.table(result.table)

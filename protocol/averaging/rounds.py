@@ -71,7 +71,6 @@ class Rounds:
         self._voided: set[int] = set()  # rounds from ours on whose result was undone
         self._review: tuple[Digest, Result, bool] | None = None
         self._applying: tuple[int, Decision | None] | None = None  # round, and what it decided
-        self._records: list[Effect] = []  # of that, to be written once it is applied
         self._before = Base(0, 0, Digest(b""), Digest(b""))  # the base that is being applied to
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
         self._ahead = Mailbox(())  # of the round after the current one
@@ -95,6 +94,11 @@ class Rounds:
         if self.round is None:
             return "applying" if self._applying else "syncing"
         return self.round.phase
+
+    @property
+    def is_applying(self) -> bool:
+        """Whether the application was told of a result, or that there is none, and has not said `applied` yet."""
+        return self._applying is not None
 
     @property
     def state(self) -> PartState:
@@ -165,7 +169,7 @@ class Rounds:
         round, decision = self._applying
         if decision is None:
             return self.open(now, base_without(self._before, round))
-        opened = [*self._write_down(), *self.open(now, self.base_with(decision, root))]
+        opened = self.open(now, self.base_with(decision, root))
         return [*opened, *(self._doubt(is_proven=True) if round in self._voided else [])]
 
     def base_with(self, decision: Decision, root: Digest) -> Base:
@@ -182,7 +186,7 @@ class Rounds:
     def suspend(self) -> list[Effect]:
         """Another state is about to be installed: nothing happens until `open`."""
         left, self.round, self._applying = self.round, None, None
-        return [*self._write_down(), *([Withdraw(self._us.part, left.number)] if left is not None else [])]
+        return [Withdraw(self._us.part, left.number)] if left is not None else []
 
     def switch(self) -> None:
         """The log goes on elsewhere: what it had decided counts no more. `forget` follows, once nothing is applied."""
@@ -195,7 +199,6 @@ class Rounds:
         """The state is another one: nothing that was kept for the others counts any more."""
         self.shelf.forget()
         self._ahead = Mailbox(())
-        self._records.clear()
         return self.suspend()
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
@@ -371,8 +374,7 @@ class Rounds:
         for effect in effects:
             match effect:
                 case Tell(Committed(decision, counted)):
-                    assert self.round is not None
-                    self.shelf.unkept, self._records = decision.round, self.round.records_of(decision)
+                    self.shelf.unkept = decision.round
                     done += self._commit(decision, counted)
                 case Tell(WrongState(is_proven)):
                     done += self._doubt(is_proven)
@@ -394,11 +396,6 @@ class Rounds:
         self._before, self.round, self._applying = self.round.base, None, (decision.round, decision)
         self.shelf.decide(decision)
         return [Tell(Committed(decision, counted))]
-
-    def _write_down(self) -> list[Effect]:
-        """Have the last result written: after it is applied, as a disk that is written slows down the decoding."""
-        records, self._records = self._records, []
-        return records
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("rounds", "tick", self._token, str(self._us.part)))

@@ -90,7 +90,7 @@ class Shelf:
         self._decisions: dict[int, Decision] = {}
         self._sought: set[int] = set()  # decided rounds of which somebody has fetched
         self._reducer: Reducer | None = None
-        self.unkept: int | None = None  # the last decided round, while its means are still being written to our disk
+        self.unkept: int | None = None  # the last decided round, until its means are on our disk
         self.leases: Leases | None = None
         self.archive: Archive | None = None
         self._written: dict[int, Written] = {}  # the oldest first

@@ -252,6 +252,11 @@ class Presence(Judge, ABC):
         return [voter for voter in self.log.deciding if voter not in here] if self.awaits_quorum else []
 
     @property
+    def is_applying(self) -> bool:
+        """Whether the application has been told of a result, and has not applied it yet."""
+        return self.rounds.is_applying
+
+    @property
     @abstractmethod
     def phase(self) -> str:
         """A word for what we are doing."""

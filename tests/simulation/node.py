@@ -34,10 +34,9 @@ class Node:
         """The connection with `peer` was closed."""
         return []
 
-    def persist(self, disk: dict[str, Message], name: str, record: Message) -> list[Effect]:
-        """A core wants this on disk; what follows from that."""
+    def persist(self, disk: dict[str, Message], name: str, record: Message) -> None:
+        """A core wants this on disk."""
         disk[name] = record
-        return []
 
     def step_aside(self, now: float) -> list[Effect]:
         """The disk has been full for a while."""

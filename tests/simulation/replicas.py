@@ -24,7 +24,7 @@ from shoal.protocol.base.ids import Digest, PeerId, content_hash, digest
 from shoal.protocol.base.wire import Message, Payload
 from shoal.protocol.member.facts import FOUNDING_LIFE, RunFacts
 from shoal.protocol.member.presence import Parted
-from shoal.protocol.messages.averaging import Contribution, Table
+from shoal.protocol.messages.averaging import Contribution
 from shoal.protocol.messages.replicas import Chunk
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, Met, ReplicaReceived
@@ -235,9 +235,8 @@ class Replica(Node):
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         return self._train_if_open(self.member.link_lost(now, peer))
 
-    def persist(self, disk: dict[str, Any], name: str, record: Message) -> list[Effect]:
+    def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
         put_record(disk, name, record, self.member.log.core)
-        return [Wake(0.1, Timer("app", "kept", record.round))] if name == "result" and isinstance(record, Table) else []
 
     def payload_of(self, message: Message) -> Payload:
         if isinstance(message, StateChunk):
@@ -274,7 +273,8 @@ class Replica(Node):
             case Committed():
                 self._oracle.concluded(self.me, self.member.log.register.branch, event)
                 self._outcome = event
-                return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
+                kept = Timer("app", "kept", event.decision.round)
+                return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0)), Wake(0.1, kept)]
             case told.Lapsed():
                 self._outcome = event
                 return [Wake(0.0, Timer("app", "apply", 0))]

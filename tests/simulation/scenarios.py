@@ -14,11 +14,11 @@ from functools import partial
 import msgpack
 
 from shoal.protocol.averaging.shelf import Decision
-from shoal.protocol.base.effects import Effect, Persist, Send, Timer
+from shoal.protocol.base.effects import Effect, Send, Timer
 from shoal.protocol.base.ids import Digest, PeerId, content_hash, result_hash
 from shoal.protocol.base.masks import mask_of, masked
 from shoal.protocol.base.wire import Message
-from shoal.protocol.messages.averaging import Contribution, Direct, Give, Made, Mean, Offer, Table
+from shoal.protocol.messages.averaging import Contribution, Direct, Give, Made, Mean, Offer
 from tests.simulation.campaign import build, make_peace
 from tests.simulation.disks import lose_power, lose_the_journal
 from tests.simulation.faults import At, During, Fault, FaultPlan
@@ -127,20 +127,14 @@ def killed_at_once(seed: int) -> None:
 
 
 def killed_as_one_has_applied(seed: int) -> None:
-    """All processes are killed as soon as the first has applied a result and written it down."""
+    """All processes are killed as soon as the first has applied a result, and written it down."""
     world, oracle = settled(seed, 3 + seed % 2)
-    goal, written = oracle.newest + 2, [0]
-
-    def saw(peer: PeerId, effect: Effect) -> None:
-        match effect:
-            case Persist("result", Table(round=round)):
-                written.append(round)
+    goal = oracle.newest + 2
 
     def end(peer: PeerId) -> None:
-        for other in world.living() if max(written) == goal else ():
+        for other in world.living() if world.node(peer).round == goal else ():
             world.kill(other)
 
-    world.taps.append(saw)
     world.watchers.append(end)
     world.run_until(lambda: not world.living(), within=SOON)
     world.watchers.remove(end)

@@ -129,6 +129,7 @@ class Peer(Node):
         self._offered = [0.0] * self._size
         self._submitted: tuple[int, list[bytes]] = (0, [])  # a round, and what we contribute to its chunks
         self._decision: Decision | None = None
+        self._results: list[Message] = []  # records that are not written yet
         self._writing: deque[tuple[Base, list[bytes], Shortcut | None]] = deque()  # snapshots, and what to shorten then
         self._training_for = -1
         self._token = 0
@@ -163,16 +164,23 @@ class Peer(Node):
             base = base_after(base, decision, root_of(self.state))
         return base
 
-    def persist(self, disk: dict[str, Any], name: str, record: Message) -> list[Effect]:
-        if name in ("means", "result"):
+    def persist(self, disk: dict[str, Any], name: str, record: Message) -> None:
+        if name == "means":
             self._disk.setdefault("means", []).append(record)
-            if name == "result" and isinstance(record, Table):
-                return [Wake(self._rng.uniform(0.0, self.shape.forcing), Timer("app", "kept", record.round))]
+        elif name == "result":
+            self._results.append(record)
         else:
             if name == "switch":
                 self._disk["means"] = []
+                self._results.clear()
             put_record(self._disk, name, record, self.member.log.core)
-        return []
+
+    def _write_results(self) -> list[Effect]:
+        """As the driver: once the result is applied."""
+        results, self._results = self._results, []
+        self._disk.setdefault("means", []).extend(results)
+        kept = [record.round for record in results if isinstance(record, Table)]
+        return [Wake(self._rng.uniform(0.0, self.shape.forcing), Timer("app", "kept", round)) for round in kept]
 
     def _put(self, decision: Decision) -> None:
         part = self.shape.part(decision.round)
@@ -318,6 +326,7 @@ class Peer(Node):
                 self.blamed.append(event)
             case Parted():
                 self.has_parted = True
+                self._write_results()
                 while self._writing:  # an orderly stop waits for it
                     self._written()
         return []
@@ -391,7 +400,7 @@ class Peer(Node):
         self._base = base if base is not None and base.round == round else Base(round, 0, NO_DIGEST, NO_DIGEST)
         self._on_branch.holds(self.me, round, root_of(self.state))
         writing = self._snapshot(base) if base is not None and round % SNAPSHOT == 0 else []
-        return [*writing, *self._train_if_open(effects)]
+        return [*self._write_results(), *writing, *self._train_if_open(effects)]
 
 
 def addresses_given(others: Sequence[PeerId], unreachable: Collection[PeerId]) -> list[PeerId]:

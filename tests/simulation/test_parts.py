@@ -25,7 +25,7 @@ from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.membership.members import PeerDown, PeerUp
 from shoal.protocol.membership.membership import Membership
-from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, Contribution, Table
+from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, Contribution
 from shoal.protocol.messages.log import Register, VoteFile
 from shoal.protocol.messages.membership import MEMBERSHIP_MESSAGES
 from tests.simulation.facts import FactReducer
@@ -111,11 +111,6 @@ class Fragments(Node):
         self.submitted[part] = [msgpack.packb(fact) for fact in facts]
         return self.parts[part].submit(now, Ready(1 + part), self.submitted[part].__getitem__)
 
-    def persist(self, disk: dict[str, Message], name: str, record: Message) -> list[Effect]:
-        if name == "result" and isinstance(record, Table):
-            return [Wake(0.01, Timer("app", "kept", record.round, str(record.part)))]
-        return []
-
     def payload_of(self, message: Message) -> Payload:
         assert isinstance(message, Contribution)
         return self.submitted[message.part][message.chunk]
@@ -161,7 +156,8 @@ class Fragments(Node):
                         (round, decision.result.base_root, float(part))
                     }, "what is of another part or round is in the mean"
                 self.states[part].append(content_hash(self.states[part][-1] + b"".join(decision.payloads)))
-                return [Wake(0.01, Timer("app", "applied", round, str(part)))]
+                timers = (Timer("app", name, round, str(part)) for name in ("applied", "kept"))
+                return [Wake(0.01 * turn, timer) for turn, timer in enumerate(timers, 1)]
         return []
 
     @property

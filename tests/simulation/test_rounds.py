@@ -19,12 +19,8 @@ from typing import TypeVar
 
 import pytest
 
-from shoal.protocol.base.effects import Effect, Persist
-from shoal.protocol.base.ids import PeerId
-from shoal.protocol.messages.averaging import Mean
 from tests.simulation import campaign, single_death
 from tests.simulation.campaign import KINDS, PHASES
-from tests.simulation.links import LAN
 
 R = TypeVar("R")
 QUICK = range(len(KINDS) * len(PHASES))  # each kind of fault is aimed at each phase once
@@ -38,22 +34,6 @@ def run_all(work: Callable[[int], R], seeds: Sequence[int]) -> list[R]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(2, os.cpu_count() or 1), context, initializer=gc.freeze) as pool:
         return list(pool.map(work, seeds, chunksize=5))
-
-
-def test_the_means_of_others_are_written_once_the_result_is_applied() -> None:
-    """Written while it is applied, they would take the processor from those who still decode."""
-    world, oracle = campaign.build(0, 3, LAN)
-    phases = list[str]()
-
-    def saw(peer: PeerId, effect: Effect) -> None:
-        match effect:
-            case Persist("result", Mean()):
-                phases.append(world.node(peer).member.phase)
-
-    world.taps.append(saw)
-    world.run_until(lambda: oracle.newest >= 4, within=60.0)
-    assert phases
-    assert set(phases) == {"training"}
 
 
 def test_a_round_is_joined_whose_trainers_are_all_gone() -> None:

@@ -307,8 +307,7 @@ class World(Generic[N]):
         if isinstance(effect, Send):
             self._send(process, effect, encoded)
         elif isinstance(effect, Persist):
-            record = through_codec(effect.record)[1]
-            self._carry_out(process, process.node.persist(self.disks[process.peer], effect.name, record))
+            process.node.persist(self.disks[process.peer], effect.name, through_codec(effect.record)[1])
 
     def _send(self, process: Process[N], effect: Send, encoded: dict[int, tuple[bytes, Message]]) -> None:
         message = effect.message

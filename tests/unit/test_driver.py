@@ -52,6 +52,7 @@ class FakeMember:
 
     me = PeerId("me")
     phase = "training"
+    is_applying = False
 
     def __init__(self, *answers: list[Effect]) -> None:
         self.waiting_for = list
@@ -267,6 +268,69 @@ async def test_the_member_is_told_when_a_result_is_kept(tmp_path: Path) -> None:
     released.set()
     await shell.driver.settled()
     assert shell.member.kept_rounds == [5]
+
+
+@pytest.mark.asyncio
+async def test_a_result_is_written_once_it_is_applied(tmp_path: Path) -> None:
+    """Before that the writing would take the processor from those on this machine who still decode."""
+    table = Table(0, 5, (MEAN.made,))
+    shell = Shell(tmp_path, [Persist("result", MEAN), Persist("result", table)], [])
+    shell.member.is_applying = True
+    shell.driver.command(shell.member.step)
+    await asyncio.sleep(0.05)
+    assert shell.disk.load() == {}
+    shell.member.is_applying = False
+    shell.driver.command(shell.member.step)
+    await shell.driver.results_written()
+    assert shell.member.kept_rounds == [5]
+    assert shell.disk.load() == {"result": table}
+
+
+@pytest.mark.asyncio
+async def test_who_ends_while_a_result_is_applied_has_it_written(tmp_path: Path) -> None:
+    """Others may need it, and nobody will say any more that it is applied."""
+    shell = Shell(tmp_path, [Persist("result", MEAN), Persist("result", Table(0, 5, (MEAN.made,)))])
+    shell.member.is_applying = True
+    shell.driver.command(shell.member.step)
+    shell.driver.end()
+    await shell.driver.settled()
+    shell.driver.close()
+    assert "result" in shell.disk.load()
+
+
+@pytest.mark.asyncio
+async def test_results_of_a_branch_that_is_left_are_not_written(tmp_path: Path) -> None:
+    switch = Persist("switch", asking("the next branch"))
+    shell = Shell(tmp_path, [Persist("result", MEAN), switch], [])
+    shell.member.is_applying = True
+    shell.driver.command(shell.member.step)
+    shell.member.is_applying = False
+    shell.driver.command(shell.member.step)
+    waiting = shell.driver.results_written()
+    await shell.driver.settled()
+    await waiting
+    assert shell.disk.load() == {"switch": switch.record}
+
+
+@pytest.mark.asyncio
+async def test_what_waits_for_records_waits_for_no_later_ones(tmp_path: Path) -> None:
+    """A run that decides all the time would never have a checkpoint."""
+    first, second = MEAN, replace(MEAN, round=6)
+    shell = Shell(tmp_path, [Persist("result", first)], [Persist("result", second)])
+    released, put = threading.Event(), shell.disk.put
+
+    def hangs_at_the_second(name: str, record: Message) -> None:
+        assert record == first or released.wait(30.0)
+        put(name, record)
+
+    shell.disk.put = hangs_at_the_second  # type: ignore[method-assign]
+    shell.driver.command(shell.member.step)
+    written = shell.driver.results_written()
+    shell.driver.command(shell.member.step)
+    await asyncio.wait_for(written, 30.0)
+    assert not released.is_set()
+    released.set()
+    await shell.driver.settled()
 
 
 @pytest.mark.asyncio

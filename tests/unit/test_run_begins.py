@@ -56,7 +56,7 @@ class Applying(SimpleNamespace):
                 rounds=SimpleNamespace(base_with=lambda decision, root: Base(decision.round, 0, NO_DIGEST, root)),
                 applied=None,
             ),
-            driver=SimpleNamespace(command=lambda _: None, now=lambda: 0.0, phases=None),
+            driver=SimpleNamespace(command=lambda _: None, now=lambda: 0.0, phases=None, results_written=lambda: None),
             commits=SimpleNamespace(add=lambda *_: record),
             meters=Meters(),
             outgoing=SimpleNamespace(resent=0),

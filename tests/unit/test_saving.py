@@ -69,6 +69,13 @@ def mean(round: int) -> Mean:
     return Mean(0, round, 0, Made(result_hash(b"\x01", payload), b"\x01", 0, ME, 1, b"said"), payload)
 
 
+def written() -> asyncio.Future[None]:
+    """The means of all results are."""
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(None)
+    return future
+
+
 class Bench:
     """A run's files, with means of the rounds around that of the state."""
 
@@ -115,7 +122,7 @@ class Bench:
 
     async def checkpoint(self) -> None:
         """A round was applied, and what is written of it is."""
-        await self.saving.checkpoint(base_of(self.held), MEMBERS, SAMPLES, cast(Training, Trained()))
+        await self.saving.checkpoint(base_of(self.held), MEMBERS, SAMPLES, cast(Training, Trained()), written())
         await self.saving.written()
 
     def states(self) -> list[Checkpoint]:
@@ -244,6 +251,18 @@ async def test_a_short_log_has_no_snapshot_and_a_checkpoint_is_one(tmp_path: Pat
 
 
 @pytest.mark.asyncio
+async def test_a_state_is_written_after_the_means_that_led_to_it(tmp_path: Path) -> None:
+    """Else all could be killed with it on one disk, and with means that others lack on none."""
+    bench, results = Bench(tmp_path, every=ROUND), asyncio.get_running_loop().create_future()
+    await bench.saving.checkpoint(base_of(bench.held), MEMBERS, SAMPLES, None, results)
+    done, _ = await asyncio.wait(bench.tasks, timeout=0.1)
+    assert (list(done), bench.saving.keeper.newest) == ([], 0)
+    results.set_result(None)
+    await bench.saving.written()
+    assert bench.saving.keeper.newest == ROUND
+
+
+@pytest.mark.asyncio
 @pytest.mark.usefixtures("_long")
 async def test_results_of_before_a_snapshot_stay_for_others_and_make_no_log_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -279,18 +298,18 @@ async def test_what_is_written_is_waited_for_whatever_was_begun_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint that is due while a snapshot is being written waits for it, and a stop for both."""
-    bench, may_end, written = Bench(tmp_path, every=ROUND), asyncio.Event(), list[str]()
+    bench, may_end, done = Bench(tmp_path, every=ROUND), asyncio.Event(), list[str]()
 
     async def slow(*_: object) -> None:
         await may_end.wait()
-        written.append("snapshot")
+        done.append("snapshot")
 
     async def quick(*_: object) -> None:
-        written.append("checkpoint")
+        done.append("checkpoint")
 
     monkeypatch.setattr(bench.saving, "_snapshot", slow)
     monkeypatch.setattr(bench.saving.keeper, "write", quick)
-    about = base_of(bench.held), MEMBERS, SAMPLES, None
+    about = base_of(bench.held), MEMBERS, SAMPLES, None, written()
     with monkeypatch.context() as patched:
         patched.setattr(bench.saving.keeper, "is_due", lambda _: False)
         patched.setattr(bench.saving, "_is_long", lambda _: True)
@@ -299,10 +318,10 @@ async def test_what_is_written_is_waited_for_whatever_was_begun_after_it(
     stop = asyncio.create_task(bench.saving.written())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert (written, stop.done()) == ([], False)
+    assert (done, stop.done()) == ([], False)
     may_end.set()
     await stop
-    assert written == ["snapshot", "checkpoint"]
+    assert done == ["snapshot", "checkpoint"]
 
 
 @pytest.mark.asyncio
