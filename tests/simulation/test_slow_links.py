@@ -158,7 +158,7 @@ def test_a_path_that_swallows_payloads_costs_one_contribution(seed: int, rate: f
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])
-@pytest.mark.parametrize(("seed", "place"), [(0, 0), (0, 1), (1, 2)])
+@pytest.mark.parametrize(("seed", "place"), [(0, 0), (0, 1), (2, 2)])
 def test_who_trains_alone_is_asked_again_though_it_was_given_up(seed: int, place: int, share: float) -> None:
     """Its payloads are gone with its connections, and it sends none again unless it is asked.
 
