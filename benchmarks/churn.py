@@ -231,7 +231,7 @@ class Swarm:
         for daemon in living:
             daemon.client.leave_run(run)
         for daemon in (victim, *living):  # its checkpoints stay otherwise
-            shutil.rmtree(daemon.run_folder(run))
+            shutil.rmtree(daemon.run_folder(run), ignore_errors=True)
         return strike
 
     def end(self) -> None:

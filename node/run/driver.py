@@ -148,8 +148,8 @@ class Driver:
         await self._means.written()
         await self._results.written()
 
-    def results_written(self) -> asyncio.Future[None]:
-        """Done once the means of all results that are decided so far are on disk, or never will be."""
+    def results_written(self) -> asyncio.Future[bool]:
+        """Whether the means of all results that were decided until now came to the disk; done once that is known."""
         return self._results.written()
 
     def close(self) -> None:
@@ -252,7 +252,8 @@ class Driver:
                 await self._means.written()
                 if effect.name == "switch":
                     await self._results.written()
-                await self._put([effect])
+                if not self._closed:  # as one of our means could not be written
+                    await self._put([effect])
         except TimeoutError:
             self._fail(
                 LocalError(
@@ -285,7 +286,7 @@ class Driver:
         assert store is not None
 
         def write() -> None:
-            while waiting and not self._closed:
+            while waiting:
                 store.put(name, waiting[0].record)
                 waiting.popleft()
 
@@ -333,7 +334,7 @@ class _Writer:
 
     def __init__(self, write: Callable[[list[Persist]], Awaitable[None]], at_once: int) -> None:
         self._write, self._at_once = write, at_once
-        self._waiting: deque[Persist | asyncio.Future[None]] = deque()
+        self._waiting: deque[Persist | asyncio.Future[bool]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def take(self, effect: Persist) -> None:
@@ -349,16 +350,16 @@ class _Writer:
         """Write nothing more."""
         waiting, self._waiting = self._waiting, deque()
         for each in waiting:
-            _fulfil(each)
+            _fulfil(each, False)
 
-    def written(self) -> asyncio.Future[None]:
-        """Done once all that was taken before is written, or dropped; it is begun with."""
+    def written(self) -> asyncio.Future[bool]:
+        """Begin, and tell when all that was taken before is written; or, with False, that it was dropped."""
         written = asyncio.get_running_loop().create_future()
         if self._waiting or self._task is not None:
             self._waiting.append(written)
             self.begin()
         else:
-            written.set_result(None)
+            written.set_result(True)
         return written
 
     async def _write_all(self) -> None:
@@ -366,7 +367,7 @@ class _Writer:
             if batch := self._batch():
                 await self._write(batch)
             else:
-                _fulfil(self._waiting.popleft())
+                _fulfil(self._waiting.popleft(), True)
         self._task = None
 
     def _batch(self) -> list[Persist]:
@@ -379,10 +380,10 @@ class _Writer:
         return batch
 
 
-def _fulfil(each: Persist | asyncio.Future[None]) -> None:
-    """Tell who waits, if it still does, and if it is one."""
+def _fulfil(each: Persist | asyncio.Future[bool], is_written: bool) -> None:
+    """Tell who waits, if this is one, and it still does."""
     if isinstance(each, asyncio.Future) and not each.done():
-        each.set_result(None)
+        each.set_result(is_written)
 
 
 def _key(mean: Mean) -> _Key:

@@ -78,7 +78,7 @@ class MeansStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._used: list[_Slot] = []  # in the order in which they were begun
+        self._used: list[_Slot] = []
         self._free: list[_Slot] = []
         self._unforced: list[_Slot] = []
         self._needed = 0  # rounds before this one are here for others only
@@ -190,12 +190,9 @@ class MeansStore:
         self._free.append(slot)
 
     def _slot(self, round: int) -> _Slot:
-        """Where a record of this round goes."""
-        for slot in reversed(self._used):
-            if slot.newest == round:  # results of it come beside our own means of the next one
-                return slot
-        last = self._used[-1] if self._used else None
-        if last is None or round < last.newest or last.end >= FULL:
+        """Where a record of this round goes: the means of a result come between ours of the next round."""
+        fitting = [slot for slot in self._used if slot.newest == round or (slot.newest < round and slot.end < FULL)]
+        if not fitting:
             if not self._free:
                 known = {slot.path for slot in self._used}
                 paths = (self._folder / str(number) for number in itertools.count())
@@ -203,8 +200,9 @@ class MeansStore:
                 fresh.path.touch()
                 self._free.append(fresh)
                 self._is_new = True
-            self._used.append(self._free.pop())
-        return self._used[-1]
+            fitting = [self._free.pop()]
+            self._used += fitting
+        return max(fitting, key=lambda slot: slot.newest)
 
 
 def _found(path: Path) -> _Slot:

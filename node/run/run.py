@@ -469,13 +469,12 @@ class Run(ABC):
         return {peer: entry.addresses for peer in membership.alive() if (entry := membership.entry(peer))}
 
     async def save(self, path: Path, own: bool = False) -> Snapshot:
-        """Write the committed state to a file; a checkpoint that is under way comes first.
+        """Write the committed state to a file.
 
         `own`: what this node's worker has in its place, if that is another; LocalError if it is not there.
         """
         async with self._busy:
             lease = self.outer.committed.lease()
-        await self.saving.written()
         with lease as snapshot:
             await DISK.run(save_state, snapshot, path)
         return snapshot

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,14 @@ class Saving:
         members: tuple[PeerId, ...],
         samples: int,
         training: Training | None,
-        results: asyncio.Future[None] | None,
+        results: Awaitable[bool] | None,
         is_saved: Callable[[], None] = lambda: None,
     ) -> None:
         """Take what belongs to the state `base`, if it is due, before the next round changes it; written beside us.
 
-        That comes after `results`, by when the means that led to it are on the disk, if it has any: so whoever starts
-        again with this state can serve them to those who lack them. `is_saved` is called once it is on the disk.
+        That comes once the means that led to it are on the disk, and not at all if they never will be: so whoever
+        starts again with this state can serve them to those who lack them. `results` tells that; None: there are none.
+        `is_saved` is called once the state is on the disk.
         """
         is_due = self.keeper.is_due(base.round)
         if not (is_due or self._is_long(base.round)) or not await self._are_ours():
@@ -93,15 +94,17 @@ class Saving:
         lease = self._state.lease(base.root)
         moments = await training.moments() if training is not None else None
         about = self._about(base, members, samples, moments)
-        write = self.keeper.write(lease, about, moments) if is_due else self._snapshot(lease, about, moments)
-        self._write = self._spawn(self._in_turn(self._write, results, write, base.round, is_saved))
+        save = self.keeper.write if is_due else self._snapshot
+        self._write = self._spawn(
+            self._in_turn(self._write, save(lease, about, moments, results), base.round, is_saved)
+        )
 
     async def received(self, base: Base, members: tuple[PeerId, ...], samples: int) -> None:
         """Have on our disk the state `base`, which others have sent us; written beside us."""
         if not await self._are_ours():
             return
         write = self._snapshot(self._state.lease(base.root), self._about(base, members, samples, None), None)
-        self._write = self._spawn(self._in_turn(self._write, None, write, base.round))
+        self._write = self._spawn(self._in_turn(self._write, write, base.round))
 
     @property
     def newest(self) -> int:
@@ -175,7 +178,6 @@ class Saving:
     async def _in_turn(
         self,
         before: asyncio.Task[None] | None,
-        results: asyncio.Future[None] | None,
         write: Coroutine[Any, Any, None],
         round: int,
         is_saved: Callable[[], None] = lambda: None,
@@ -183,8 +185,6 @@ class Saving:
         """Write, once what was begun before is written; then forget the means that nobody needs any more."""
         if before is not None:
             await asyncio.wait([before])
-        if results is not None:
-            await results
         try:
             await write
             if round in (self.keeper.newest, self._snapshot_of):
@@ -193,8 +193,13 @@ class Saving:
         except LocalError as error:
             warn(log, "checkpoint-failed", f"{error}; the run goes on with more on its disk")
 
-    async def _snapshot(self, lease: Lease, about: About, moments: FloatArray | None) -> None:
+    async def _snapshot(
+        self, lease: Lease, about: About, moments: FloatArray | None, results: Awaitable[bool] | None = None
+    ) -> None:
         folder = self._store.folder / STATE
+        if results is not None and not await results:
+            lease.release()
+            return
 
         def write() -> None:
             with lease as snapshot:

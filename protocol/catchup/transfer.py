@@ -154,7 +154,12 @@ class Transfer:
         base = self._download.base if self._download is not None else None
         if base is not None and self._certified.certified_root(base.round) not in (None, base.root):
             return self._begin_anew(now)  # the voters on whose word we took it were wrong
-        return self._receive_offer(now, *offer) if offer is not None and self.active else []
+        if offer is None or not self.active:
+            return []
+        sender, message = offer
+        if self._certified.certified_root(message.round) in (None, state_root(message.layout, message.chunks)):
+            return self._receive_offer(now, sender, message)
+        return self._ask(now) if self._download is None else []  # it may have left the branch that this was of since
 
     def passed(self, round: int) -> None:
         """Note that we have reached `round` by ourselves: versions up to it are of no use any more."""

@@ -143,7 +143,7 @@ class Presence(Judge, ABC):
 
     def kept(self, now: float, round: int) -> list[Effect]:
         """The records "result" of a round are on disk."""
-        return self._digest(now, self.rounds.kept(now, round))
+        return self._digest(now, self.rounds.kept(now, round)) if not self._has_parted else []
 
     def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         """The connection with `peer` was closed."""

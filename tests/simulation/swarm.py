@@ -129,7 +129,7 @@ class Peer(Node):
         self._offered = [0.0] * self._size
         self._submitted: tuple[int, list[bytes]] = (0, [])  # a round, and what we contribute to its chunks
         self._decision: Decision | None = None
-        self._results: list[Message] = []  # records that are not written yet
+        self.unwritten: list[Message] = []  # records of results
         self._writing: deque[tuple[Base, list[bytes], Shortcut | None]] = deque()  # snapshots, and what to shorten then
         self._training_for = -1
         self._token = 0
@@ -168,16 +168,16 @@ class Peer(Node):
         if name == "means":
             self._disk.setdefault("means", []).append(record)
         elif name == "result":
-            self._results.append(record)
+            self.unwritten.append(record)
         else:
             if name == "switch":
                 self._disk["means"] = []
-                self._results.clear()
+                self.unwritten.clear()
             put_record(self._disk, name, record, self.member.log.core)
 
     def _write_results(self) -> list[Effect]:
-        """As the driver: once the result is applied."""
-        results, self._results = self._results, []
+        """As the driver: some time after the result is applied, and before a state that follows from it."""
+        results, self.unwritten = self.unwritten, []
         self._disk.setdefault("means", []).extend(results)
         kept = [record.round for record in results if isinstance(record, Table)]
         return [Wake(self._rng.uniform(0.0, self.shape.forcing), Timer("app", "kept", round)) for round in kept]
@@ -217,13 +217,16 @@ class Peer(Node):
             return self._train_if_open(self.member.fire(now, timer))
         if timer.name == "apply":
             return self._apply(now)
+        if timer.name == "results":
+            return self._write_results()
         if timer.name == "kept":
             self._disk["forced"] = max(timer.token, self._disk.get("forced", 0))
             return self._train_if_open(self.member.kept(now, timer.token))
         if timer.name == "written":
+            effects = self._write_results()
             if self._writing:  # not where we have stopped, or left the branch, meanwhile
                 self._written()
-            return []
+            return effects
         return self._submit(now) if timer.token == self._token else []
 
     def on_link_up(self, now: float, peer: PeerId) -> list[Effect]:
@@ -400,7 +403,8 @@ class Peer(Node):
         self._base = base if base is not None and base.round == round else Base(round, 0, NO_DIGEST, NO_DIGEST)
         self._on_branch.holds(self.me, round, root_of(self.state))
         writing = self._snapshot(base) if base is not None and round % SNAPSHOT == 0 else []
-        return [*self._write_results(), *writing, *self._train_if_open(effects)]
+        writing.append(Wake(self._rng.uniform(0.0, 0.1), Timer("app", "results", 0)))
+        return [*writing, *self._train_if_open(effects)]
 
 
 def addresses_given(others: Sequence[PeerId], unreachable: Collection[PeerId]) -> list[PeerId]:

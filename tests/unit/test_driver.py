@@ -301,15 +301,44 @@ async def test_who_ends_while_a_result_is_applied_has_it_written(tmp_path: Path)
 @pytest.mark.asyncio
 async def test_results_of_a_branch_that_is_left_are_not_written(tmp_path: Path) -> None:
     switch = Persist("switch", asking("the next branch"))
-    shell = Shell(tmp_path, [Persist("result", MEAN), switch], [])
+    shell = Shell(tmp_path, [Persist("result", MEAN), Persist("result", MEAN)], [switch])
+    released = hang(shell)
+    shell.driver.command(shell.member.step)
+    of_the_first, of_both = shell.driver.results_written(), shell.driver.results_written()
+    await asyncio.sleep(0)
+    shell.driver.command(shell.member.step)
+    assert await asyncio.wait_for(of_both, 30.0) is False, "whoever waits for them learns it"
+    released.set()
+    await shell.driver.settled()
+    assert await of_the_first is False
+    assert shell.disk.load() == {"result": MEAN, "switch": switch.record}, "what had begun came to its end"
+
+
+@pytest.mark.asyncio
+async def test_a_result_is_written_though_the_run_has_failed_here(tmp_path: Path) -> None:
+    """Applying it may be what has failed, on all nodes of a machine at once: others need it then."""
+    shell = Shell(tmp_path, [Persist("result", MEAN)])
     shell.member.is_applying = True
     shell.driver.command(shell.member.step)
-    shell.member.is_applying = False
-    shell.driver.command(shell.member.step)
-    waiting = shell.driver.results_written()
+    shell.driver.close()
     await shell.driver.settled()
-    await waiting
-    assert shell.disk.load() == {"switch": switch.record}
+    assert shell.disk.load() == {"result": MEAN}
+
+
+@pytest.mark.asyncio
+async def test_large_means_go_to_the_disk_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.node.run.driver.MEANS_AT_ONCE", 2 * len(MEAN.payload))
+    visits, run = list[object](), RECORDS.run
+
+    async def counted(function: Callable[[], None]) -> None:
+        visits.append(function)
+        await run(function)
+
+    monkeypatch.setattr(RECORDS, "run", counted)
+    shell = Shell(tmp_path, [Persist("means", replace(MEAN, chunk=chunk)) for chunk in range(5)])
+    shell.driver.command(shell.member.step)
+    await shell.driver.settled()
+    assert len(visits) == 3
 
 
 @pytest.mark.asyncio

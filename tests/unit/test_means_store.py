@@ -66,14 +66,22 @@ def test_what_was_written_is_there_after_reopening_and_writing_goes_on(store: Me
     assert again.size == sum(path.stat().st_size for path in slots(tmp_path))
 
 
-def test_results_and_our_means_of_the_next_round_in_turns_take_a_slot_each(store: MeansStore, tmp_path: Path) -> None:
-    """Else fresh room would be taken at each turn."""
+def test_results_and_our_means_of_the_next_round_in_turns_take_a_slot_each(
+    store: MeansStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else fresh room would be taken at each turn; small ones of several rounds take two in all."""
     for chunk in range(4):
         store.write(mean(2, chunk))
         store.write(mean(1, chunk))
     assert len(slots(tmp_path)) == 2
     expected = tuple(mean(round, chunk) for round in (1, 2) for chunk in range(4))
     assert found(store) == opened(tmp_path) == expected
+    monkeypatch.setattr(means_store, "FULL", 1 << 20)
+    for round in range(3, 9):
+        store.write(mean(round, 0))
+        store.write(mean(round - 1, 1))
+    assert len(slots(tmp_path)) == 2
+    assert [each.round for each in opened(tmp_path)] == sorted(each.round for each in found(store))
 
 
 def test_a_mean_is_read_again_until_it_is_forgotten(store: MeansStore, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from shoal.protocol.catchup.transfer import StateReceived
 
 ME, ROOT = PeerId("me"), digest("a state")
 
+RESULTS = object()  # when those that were decided are written
+
 
 class Records:
     """A training that records its orders."""
@@ -56,7 +58,9 @@ class Applying(SimpleNamespace):
                 rounds=SimpleNamespace(base_with=lambda decision, root: Base(decision.round, 0, NO_DIGEST, root)),
                 applied=None,
             ),
-            driver=SimpleNamespace(command=lambda _: None, now=lambda: 0.0, phases=None, results_written=lambda: None),
+            driver=SimpleNamespace(
+                command=lambda _: None, now=lambda: 0.0, phases=None, results_written=lambda: RESULTS
+            ),
             commits=SimpleNamespace(add=lambda *_: record),
             meters=Meters(),
             outgoing=SimpleNamespace(resent=0),
@@ -82,8 +86,9 @@ class Applying(SimpleNamespace):
         self.stands_on(round)
         return SimpleNamespace(root=ROOT)
 
-    async def _checkpoint(self, *_: object) -> None:
-        """None is due."""
+    async def _checkpoint(self, *about: object) -> None:
+        """None is due; it would come after the means of the result."""
+        assert RESULTS in about
 
     async def _received(self, base: Any, *_: object) -> None:
         self.received.append(base.round)

@@ -69,10 +69,10 @@ def mean(round: int) -> Mean:
     return Mean(0, round, 0, Made(result_hash(b"\x01", payload), b"\x01", 0, ME, 1, b"said"), payload)
 
 
-def written() -> asyncio.Future[None]:
-    """The means of all results are."""
+def written(is_so: bool = True) -> asyncio.Future[bool]:
+    """The means of all results are, or never will be."""
     future = asyncio.get_running_loop().create_future()
-    future.set_result(None)
+    future.set_result(is_so)
     return future
 
 
@@ -257,9 +257,41 @@ async def test_a_state_is_written_after_the_means_that_led_to_it(tmp_path: Path)
     await bench.saving.checkpoint(base_of(bench.held), MEMBERS, SAMPLES, None, results)
     done, _ = await asyncio.wait(bench.tasks, timeout=0.1)
     assert (list(done), bench.saving.keeper.newest) == ([], 0)
-    results.set_result(None)
+    results.set_result(True)
     await bench.saving.written()
     assert bench.saving.keeper.newest == ROUND
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("every", [ROUND, 0], ids=["checkpoint", "snapshot"])
+async def test_a_state_whose_means_were_dropped_is_not_written_and_nothing_is_forgotten(
+    tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the run has left the branch that it is of, or the disk is broken."""
+    monkeypatch.setattr(module, "LONG_LOG", 1000)
+    monkeypatch.setattr(module, "STATES", 0)
+    bench, is_saved = Bench(tmp_path, every=every), list[bool]()
+    await bench.saving.checkpoint(
+        base_of(bench.held), MEMBERS, SAMPLES, None, written(False), lambda: is_saved.append(True)
+    )
+    assert len(bench.tasks) == 1
+    await bench.saving.written()
+    assert (bench.saving.newest, is_saved, bench.states()) == (0, [], [])
+    assert bench.kept_means() == [ROUND - 1, ROUND, ROUND + 1]
+    assert not bench.held._leases
+
+
+@pytest.mark.asyncio
+async def test_while_results_are_waited_for_the_next_checkpoints_are_left_out(tmp_path: Path) -> None:
+    """Each would hold a state in memory."""
+    bench, results = Bench(tmp_path, every=ROUND), asyncio.get_running_loop().create_future()
+    about = base_of(bench.held), MEMBERS, SAMPLES, None, results
+    for _ in range(3):
+        await bench.saving.checkpoint(*about)
+        await asyncio.sleep(0)
+    assert len(bench.tasks) == 1
+    results.set_result(True)
+    await bench.saving.written()
 
 
 @pytest.mark.asyncio

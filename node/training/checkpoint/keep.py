@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,9 +61,17 @@ class Keeper:
         """The checkpoints that are here are of another branch of the run, and about to be set aside."""
         self.newest, self.newest_at = 0, None
 
-    async def write(self, lease: Lease, about: About, moments: FloatArray | None) -> None:
-        """Writes a checkpoint, removes old ones, and releases `lease`; failures are logged, not raised."""
+    async def write(
+        self, lease: Lease, about: About, moments: FloatArray | None, ready: Awaitable[bool] | None = None
+    ) -> None:
+        """Writes a checkpoint, removes old ones, and releases `lease`; failures are logged, not raised.
+
+        With `ready` it waits for that, and writes nothing if it is False.
+        """
         async with self._writing:
+            if ready is not None and not await ready:
+                lease.release()
+                return
             try:
                 path = await DISK.run(self._write, lease, about, moments)
             except LocalError as error:
