@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from pathlib import Path
@@ -142,7 +143,7 @@ class AgreedRun(Run):
             self._sources.forget()
         match event:
             case Committed():
-                self._tasks.spawn(self._apply(event))
+                self._tasks.spawn(self._apply(event, self.driver.results_written()))
             case StateReceived():
                 if (draft := self._states.take(event.base.round)) is not None:
                     self._tasks.spawn(self._install(event, draft))
@@ -162,8 +163,8 @@ class AgreedRun(Run):
                 self.driver.timelines.forget(dropped[0].round)
             self.branches.dropped(dropped, await self.saving.set_aside(short(before.branch)))
 
-    async def _apply(self, event: Committed) -> None:
-        """The outer step on what was decided; only when it is read back do we say so."""
+    async def _apply(self, event: Committed, results: asyncio.Future[bool]) -> None:
+        """The outer step on what was decided; only when it is read back do we say so. `results`: see Saving."""
         async with self._busy:
             decision = event.decision
             snapshot: Snapshot = await ROUNDS.run(self.outer.apply, decision.payloads)
@@ -180,7 +181,6 @@ class AgreedRun(Run):
             self.meters.committed(record.round_samples, record.seconds, took_part=record.took_part)
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
             is_saved = self._shortening(base.round)
-            results = self.driver.results_written()
             await self.saving.checkpoint(base, self._members, self.samples, self.training, results, is_saved)
         self._begin_round(goes_on=True)
 

@@ -145,11 +145,12 @@ class Driver:
         """Return when all records are on disk, and what follows them has been done."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
+        self._results.begin()
         await self._means.written()
         await self._results.written()
 
     def results_written(self) -> asyncio.Future[bool]:
-        """Whether the means of all results that were decided until now came to the disk; done once that is known."""
+        """Whether the means of all results that were told until now come to the disk; done once that is known."""
         return self._results.written()
 
     def close(self) -> None:
@@ -353,11 +354,10 @@ class _Writer:
             _fulfil(each, False)
 
     def written(self) -> asyncio.Future[bool]:
-        """Begin, and tell when all that was taken before is written; or, with False, that it was dropped."""
+        """Done once all that was taken before is written; with False if it is dropped meanwhile."""
         written = asyncio.get_running_loop().create_future()
         if self._waiting or self._task is not None:
             self._waiting.append(written)
-            self.begin()
         else:
             written.set_result(True)
         return written

@@ -101,7 +101,7 @@ class MeansStore:
         self.force()
 
     def read(self, round: int) -> list[Mean | Table]:
-        """What is here of a round, in the order in which it was written."""
+        """What is here of a round."""
         with self._lock:
             return [
                 record

@@ -5,6 +5,7 @@ In the last round all replicas are averaged, and what all hold then is the run's
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from dataclasses import replace
@@ -141,7 +142,7 @@ class ReplicaRun(Run):
                 if (draft := self._states.take(event.round)) is not None:
                     self._tasks.spawn(self._install(event, draft))
             case told.Committed():
-                self._tasks.spawn(self._conclude(event))
+                self._tasks.spawn(self._conclude(event, self.driver.results_written()))
             case told.Lapsed():
                 self._tasks.spawn(self._lapse(event))
             case EntryDecided() | LogSkipped():
@@ -177,8 +178,8 @@ class ReplicaRun(Run):
             await self._is_over(ReplicaOutcome(event.round, lapse=str(event.reason)), snapshot)
         self._begin_round(goes_on=True)
 
-    async def _conclude(self, event: told.Committed) -> None:
-        """What all have trained is averaged: the run's result."""
+    async def _conclude(self, event: told.Committed, results: asyncio.Future[bool]) -> None:
+        """What all have trained is averaged: the run's result. `results`: see Saving."""
         async with self._busy:
             decision = event.decision
             if self._own is None:
@@ -199,7 +200,6 @@ class ReplicaRun(Run):
             self.meters.committed(tokens, record.seconds, took_part=record.took_part)
             members = len(decision.result.weights)
             log.info("round %d, the last: the mean of %d replicas: %s", record.round, members, short(snapshot.root))
-            results = driver.results_written()
             await self.saving.checkpoint(self._base, decision.roster, self.samples, self.training, results)
         self._begin_round(goes_on=True)
 

@@ -159,7 +159,7 @@ class Transfer:
         sender, message = offer
         if self._certified.certified_root(message.round) in (None, state_root(message.layout, message.chunks)):
             return self._receive_offer(now, sender, message)
-        return self._ask(now) if self._download is None else []  # it may have left the branch that this was of since
+        return self._leave_alone(now, sender)  # it may have left the branch that this was of since
 
     def passed(self, round: int) -> None:
         """Note that we have reached `round` by ourselves: versions up to it are of no use any more."""

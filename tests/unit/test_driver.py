@@ -304,14 +304,31 @@ async def test_results_of_a_branch_that_is_left_are_not_written(tmp_path: Path) 
     shell = Shell(tmp_path, [Persist("result", MEAN), Persist("result", MEAN)], [switch])
     released = hang(shell)
     shell.driver.command(shell.member.step)
-    of_the_first, of_both = shell.driver.results_written(), shell.driver.results_written()
+    waiting = shell.driver.results_written()
     await asyncio.sleep(0)
     shell.driver.command(shell.member.step)
-    assert await asyncio.wait_for(of_both, 30.0) is False, "whoever waits for them learns it"
+    assert await asyncio.wait_for(waiting, 30.0) is False, "whoever waits for them learns it"
     released.set()
     await shell.driver.settled()
-    assert await of_the_first is False
     assert shell.disk.load() == {"result": MEAN, "switch": switch.record}, "what had begun came to its end"
+
+
+@pytest.mark.asyncio
+async def test_a_result_that_is_held_back_is_dropped_with_its_branch_and_whoever_waits_learns_it(
+    tmp_path: Path,
+) -> None:
+    switch = Persist("switch", asking("the next branch"))
+    shell = Shell(tmp_path, [Persist("result", MEAN)], [switch], [])
+    shell.member.is_applying = True
+    shell.driver.command(shell.member.step)
+    waiting = shell.driver.results_written()
+    shell.driver.command(shell.member.step)
+    await shell.driver.settled()
+    shell.member.is_applying = False
+    shell.driver.command(shell.member.step)
+    await shell.driver.settled()
+    assert await asyncio.wait_for(waiting, 30.0) is False
+    assert shell.disk.load() == {"switch": switch.record}
 
 
 @pytest.mark.asyncio

@@ -58,9 +58,7 @@ class Applying(SimpleNamespace):
                 rounds=SimpleNamespace(base_with=lambda decision, root: Base(decision.round, 0, NO_DIGEST, root)),
                 applied=None,
             ),
-            driver=SimpleNamespace(
-                command=lambda _: None, now=lambda: 0.0, phases=None, results_written=lambda: RESULTS
-            ),
+            driver=SimpleNamespace(command=lambda _: None, now=lambda: 0.0, phases=None),
             commits=SimpleNamespace(add=lambda *_: record),
             meters=Meters(),
             outgoing=SimpleNamespace(resent=0),
@@ -100,7 +98,9 @@ class Applying(SimpleNamespace):
     async def commit(self, round: int) -> None:
         decision = SimpleNamespace(round=round, roster=(ME,), tokens=1, payloads=())
         self.stands_on(round)
-        await AgreedRun._apply(cast(AgreedRun, self), cast(Committed, cast(Any, SimpleNamespace(decision=decision))))
+        await AgreedRun._apply(
+            cast(AgreedRun, self), cast(Committed, cast(Any, SimpleNamespace(decision=decision))), cast(Any, RESULTS)
+        )
 
     async def lapse(self, round: int) -> None:
         await AgreedRun._lapse(cast(AgreedRun, self), Lapsed(round))
