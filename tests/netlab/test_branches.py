@@ -22,7 +22,7 @@ CUT = 180.0  # seconds
 ASLEEP, OFFLINE = 600.0, 30.0
 HEALED_LIMIT = 60.0
 LONG = 300.0
-SLACK = 0.1  # of the loss: that of one round's few tokens goes up and down
+SLACK = 0.1  # of the loss, whose mean goes up and down by less
 
 CUTS = {"3 | 3": (3, 3), "4 | 2": (4, 2), "2 | 2 | 2": (2, 2, 2)}
 
@@ -117,9 +117,12 @@ def round_of(each: Resident) -> int:
 
 
 def mean_loss(of: list[Resident]) -> float:
-    """Of the last round, over those who have trained for it."""
-    losses = [loss for each in of if (loss := newest(each.node).get("loss")) is not None]
-    return float(sum(losses) / len(losses))
+    """Of some twenty rounds now, over those who have trained for them: a round has few tokens, and no two are alike."""
+    losses = list[float]()
+    for _ in range(20):
+        losses += [loss for each in of if (loss := newest(each.node).get("loss")) is not None]
+        time.sleep(0.5)
+    return sum(losses) / len(losses)
 
 
 def is_one(swarm: Swarm) -> bool:
