@@ -119,9 +119,11 @@ def round_of(each: Resident) -> int:
 def mean_loss(of: list[Resident]) -> float:
     """Of some twenty rounds now, over those who have trained for them: a round has few tokens, and no two are alike."""
     losses = list[float]()
-    for _ in range(20):
-        losses += [loss for each in of if (loss := newest(each.node).get("loss")) is not None]
-        time.sleep(0.5)
+
+    def look() -> None:
+        losses.extend(loss for each in of if (loss := newest(each.node).get("loss")) is not None)
+
+    sample(look, lambda _: False, 10.0)
     return sum(losses) / len(losses)
 
 
