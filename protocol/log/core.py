@@ -8,7 +8,8 @@ Whoever embeds it
 - answers each `Review` by `answer`, once it knows whether it may vote for the entry: of a result, whether its bytes
   are here;
 - hands in by `submit` what it wants decided; as proposer also what only a proposer may want, such as a result, for
-  which the other voters wait by `expect`.
+  which the other voters wait by `expect`;
+- calls `repeat` every few seconds while the number and the view stay as they are.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ class Core:
     voted: Voted | None = None
     lock: Lock | None = None
     proposal: Voted | None = None  # that of the proposer of `view`, with the phase to vote in first
+    announced: Propose | None = field(default=None, compare=False, repr=False)  # by this peer, for this number
     approved: tuple[Digest, ...] = ()  # entries that the application lets it vote for
     refused: tuple[Digest, ...] = ()  # and those that it does not
     reviewed: tuple[tuple[Digest, bool], ...] = ()  # those for which it was asked, and whether they were bound
@@ -242,6 +244,13 @@ class Core:
         """What must not be forgotten over a crash."""
         return VoteFile(self.life, voters_root(self.register), self.view, self.number, self.voted, self.lock)
 
+    def repeat(self) -> list[Effect]:
+        """What this peer has said for this number and view, and wants: it may be lost, and views become long.
+
+        Nothing that it has not said before, and nothing that another one does not ignore if it has heard it.
+        """
+        return self._turn(Turn.repeat)[1]
+
     def tell_tip(self, peer: PeerId) -> list[Effect]:
         """Let `peer` know how far this log goes, so that it asks if it lacks anything."""
         return [Send(peer, Tip(self.register.branch, self.register.number, ()))] if peer != self.me else []
@@ -344,6 +353,21 @@ class Turn:
         self._set(down=(*others, peer) if is_down else others)
         self._leave_the_dead()
 
+    def repeat(self) -> None:
+        core = self.core
+        if core.looks:
+            return
+        if core.announced is not None and core.announced.view == core.view:
+            self._send(electorate(core.register, self._changed(core.announced.entry)), core.announced)
+        if core.voted is not None and core.voted.view == core.view:
+            entitled = electorate(core.register, self._changed(core.voted.entry))
+            for vote in (each for each in core.votes if each.peer == core.me and each.subject.view == core.view):
+                self._send(entitled, vote)
+        elif core.votes_here and core.proposal is None and core.view > core.settled:
+            for change in (each for each in core.changes if each.peer == core.me and each.view == core.view):
+                self._send(core.register.voters, change)
+        self._tell_wishes()
+
     def hear_of(self, peer: PeerId, number: int) -> None:
         if number > self.core.register.number:
             self._ask(peer)
@@ -430,12 +454,13 @@ class Turn:
         return may_be_asked_for(body) or (self.core.votes_here and self.core.proposer == self.core.me)
 
     def _repeat_wishes(self) -> None:
-        """Tell the voters of what this peer wants, and drop what it may want no more.
-
-        What is long is made of statements that every voter has: whoever proposes makes it anew.
-        """
-        register, leads = self.core.register, self.core.proposer == self.core.me
+        """Tell the voters of what this peer wants, and drop what it may want no more."""
         self._set(wanted=tuple(body for body in self.core.wanted if self._may_want(body)))
+        self._tell_wishes()
+
+    def _tell_wishes(self) -> None:
+        """What is long is made of statements that every voter has: whoever proposes makes it anew."""
+        register, leads = self.core.register, self.core.proposer == self.core.me
         for body in self.core.wanted:
             if may_be_asked_for(body) and not (leads and len(body) > MAX_ASKED):
                 self._send(register.voters, Request(register.branch, register.number, body))
@@ -481,6 +506,7 @@ class Turn:
         core = self.core
         shown = grounds if core.rules.trust.phases[:-1] else ()
         propose = signed(Propose(core.view, entry, is_bound, shown, core.me, core.life, b""), core.rules.signer)
+        self._set(announced=propose)
         if core.voted is not None and core.voted.view == core.view:  # it was started again
             self._send(electorate(core.register, self._changed(entry)), propose)
             return

@@ -353,6 +353,20 @@ class Search:
         stand = [(core.me, core.number, core.view, len(core.wanted)) for core in cores]
         raise Violation("Termination", f"nothing comes of what is wanted: {stand}")
 
+    def check_repeats(self, state: State) -> set[type[Message]]:
+        """What kinds of messages would be repeated here, without wishes; Violation if one was never sent."""
+        kinds = set[type[Message]]()
+        for number in state.nodes:
+            core = self._all[number].core
+            for effect in core.repeat():
+                match effect:
+                    case Send(to=to, message=message) if to in self.world.honest and not isinstance(message, Request):
+                        kinds.add(type(message))
+                        bit = self._parcels.get((to, core.me, message))  # type: ignore[arg-type]
+                        if bit is None or not state.sent >> bit & 1:
+                            raise Violation("Repeats", f"{core.me} repeats to {to} what it has never said: {message}")
+        return kinds
+
     def _delivered(self, state: State) -> State:
         """`state` after all messages have been delivered, those too that come of it."""
         before = None

@@ -50,6 +50,7 @@ from tests.simulation.promises import Violation
 from tests.simulation.signing import FakeSigner
 
 MOST_SEATED = 3
+REPEATED = 5.0  # seconds after which a peer says again what it has said
 CALM = 600.0  # seconds after the last fault in which all that is wanted must be decided
 
 
@@ -185,6 +186,7 @@ class LogSwarm:
         machine.core = Core.resume(machine.peer, register, journal.entries, votes, rules)
         self._do(machine, machine.core.start())
         self._look_around(machine, machine.boot)
+        self.after(REPEATED, lambda boot=machine.boot: self._say_again(machine, boot))  # type: ignore[misc]
 
     def _later_life(self) -> int:
         return 1000 + int(1000 * self.now)
@@ -200,6 +202,11 @@ class LogSwarm:
             self._do(machine, core.hear_of(other.peer, other.core.register.number))
         self._ask_to_be_let_in(machine)
         self.after(self.random.uniform(1, 3), lambda: self._look_around(machine, boot))
+
+    def _say_again(self, machine: Machine, boot: int) -> None:
+        if machine.core is not None and machine.boot == boot:
+            self._do(machine, (machine.core, machine.core.repeat()))
+            self.after(REPEATED, lambda: self._say_again(machine, boot))
 
     def _ask_to_be_let_in(self, machine: Machine) -> None:
         core = machine.core

@@ -22,6 +22,7 @@ from shoal.protocol.base.effects import Effect, Persist, Tell
 from shoal.protocol.base.errors import PayloadError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.log import register as registering
+from shoal.protocol.log.core import Core
 from shoal.protocol.log.keeper import Keeper
 from shoal.protocol.member.member import Member
 from shoal.protocol.messages import averaging as wire
@@ -340,6 +341,11 @@ def seat_nobody_later(patch: pytest.MonkeyPatch) -> None:
 def never_remind(patch: pytest.MonkeyPatch) -> None:
     """Lost bytes are not asked for."""
     patch.setattr(Round, "_remind", lambda self, now: [])
+
+
+def say_nothing_again(patch: pytest.MonkeyPatch) -> None:
+    """What is lost of a proposal, its votes, or the statements of a view is not sent a second time in that view."""
+    patch.setattr(Core, "repeat", lambda self: [])
 
 
 # -- who is behind ------------------------------------------------------------------------------------------------

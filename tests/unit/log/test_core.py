@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -79,7 +81,10 @@ def newcomer(number: int) -> Admit:
 
 
 class Swarm:
-    """Cores on a network that loses nothing, in one process; who is `silent` neither hears nor says anything."""
+    """Cores in one process, on a network that loses a message if `loses` says so.
+
+    Who is `silent` neither hears nor says anything.
+    """
 
     def __init__(self, register: Register, trust: type = Crash, silent: str = "", refuses: str = "nobody") -> None:
         self.refuses = refuses.encode()  # no application lets its peer vote for what has this in it
@@ -91,6 +96,7 @@ class Swarm:
         self.events: dict[PeerId, list[object]] = {peer: [] for peer in self.cores}
         self.disk: dict[PeerId, list[Persist]] = {peer: [] for peer in self.cores}
         self.sent = 0
+        self.loses: Callable[[], bool] = lambda: False
 
     def do(self, peer: PeerId, act: Callable[[Core], tuple[Core, list[Effect]]]) -> None:
         """Let `peer` act, and deliver all that comes of it."""
@@ -102,7 +108,7 @@ class Swarm:
                 match effect:
                     case Send(to=to, message=message):
                         self.sent += 1
-                        if to in self.cores:
+                        if to in self.cores and not self.loses():
                             queue.append((to, lambda core, m=message, by=at: core.receive(by, m)))  # type: ignore[misc]
                     case Tell(event=Review(entry=entry)):
                         may = self.refuses not in entry.body
@@ -177,6 +183,41 @@ def test_a_vote_is_on_disk_before_it_leaves_and_so_is_an_entry_before_it_is_told
     _, effects = core.answer(entry_digest(core.proposal.entry), True)
     kinds = [each.name if isinstance(each, Persist) else type(each).__name__ for each in effects]
     assert kinds == ["vote", "Send", "Send"]
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_what_was_said_in_a_view_is_repeated_until_it_is_decided(trust: type) -> None:
+    """Each message is lost when it is sent first, and half of those that come of repeating."""
+    register = register_of(4, 4, faults=1 if trust is Byzantine else 0)
+    swarm = Swarm(register, trust, silent="A")
+    swarm.loses = lambda: True
+    for peer in (B, C, D):
+        swarm.do(peer, lambda core: core.submit(newcomer(1)))
+        swarm.time_out(peer)
+    assert {core.view for core in swarm.cores.values()} == {1}
+    swarm.loses = partial(random.Random(1).choice, (True, False))
+    for _ in range(20):
+        for peer in (B, C, D):
+            swarm.do(peer, lambda core: (core, core.repeat()))
+    assert swarm.numbers == [1] * 3
+    assert {core.view for core in swarm.cores.values()} == {1}
+    assert [core.repeat() for core in swarm.cores.values()] == [[]] * 3
+
+
+def test_what_a_proposer_says_again_is_what_it_has_said() -> None:
+    """Though it has heard more since: what it would show by that might not allow what it has proposed."""
+    register = register_of(4, 4, faults=1)
+    core, _ = core_of(B, register, Byzantine).submit(newcomer(1))
+    core, _ = core.fire(Timer("log", "view", 1, "0"))
+    core, _ = core.receive(C, change_of(C, register, 1))
+    core, said = core.receive(D, change_of(D, register, 1))
+    core, _ = core.receive(A, change_of(A, register, 1))
+    assert len(core.changes) == 4
+    assert proposed(core.repeat()) == proposed(said) != []
+
+
+def proposed(effects: list[Effect]) -> list[Effect]:
+    return [each for each in effects if isinstance(each, Send) and isinstance(each.message, Propose)]
 
 
 def proposal(register: Register, by: PeerId = A, view: int = 0) -> Propose:

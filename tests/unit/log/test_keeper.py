@@ -89,7 +89,7 @@ class Bench:
         self.seen, self.now = Seen(), 1000.0
         core = Core(A, member_of(now, A).life, now, rules_of(Crash, A))
         self.keeper = Keeper(core, self.seen, self.first, Shortcuts(self.first, START, now), Endless())
-        self.keeper.start()
+        self.begun = self.keeper.start()
 
     def lose(self, *peers: PeerId) -> None:
         """Membership gives these up."""
@@ -109,6 +109,11 @@ class Bench:
             said |= self.wake(self.now + TICK)
         return said
 
+    def fired(self) -> list[Effect]:
+        """What it says when another second is over."""
+        self.now += TICK
+        return self.keeper.fire(self.now, Timer("log", "duties", 0))[1:]  # but that it wants to be woken again
+
     def wake(self, now: float) -> set[PeerId]:
         """Whom it calls absent when it wakes up."""
         self.now = now
@@ -119,6 +124,17 @@ def called_absent(effects: list[Effect]) -> set[PeerId]:
     sent = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, Statement)]
     said = [decode(each.body, None, MAX_CONTROL_FRAME, STATEMENT_TAGS) for each in sent]
     return {each.absent for each in said if isinstance(each, Unheard)}
+
+
+def test_what_it_has_said_in_a_view_is_repeated_every_five_seconds() -> None:
+    bench = Bench()
+    repeated = [[each for each in bench.fired() if is_about_an_entry(each)] for _ in range(12)]
+    assert [second for second, effects in enumerate(repeated) if effects] == [5, 10]
+    assert repeated[5] == repeated[10] == list(filter(is_about_an_entry, bench.begun))
+
+
+def is_about_an_entry(effect: Effect) -> bool:
+    return isinstance(effect, Send) and not isinstance(effect.message, GetLog)
 
 
 def test_who_is_away_for_a_minute_is_called_absent() -> None:
