@@ -247,9 +247,10 @@ class Core:
     def repeat(self) -> list[Effect]:
         """What this peer has said for this number and view, and wants: it may be lost, and views become long.
 
-        Nothing that it has not said before, and nothing that another one does not ignore if it has heard it.
+        Nothing that it has not said before, and nothing that another one does not ignore if it has heard it. Not to
+        those that membership takes for dead: once they are found again they hear the next one.
         """
-        return self._turn(Turn.repeat)[1]
+        return [each for each in self._turn(Turn.repeat)[1] if not (isinstance(each, Send) and each.to in self.down)]
 
     def tell_tip(self, peer: PeerId) -> list[Effect]:
         """Let `peer` know how far this log goes, so that it asks if it lacks anything."""

@@ -216,6 +216,16 @@ def test_what_a_proposer_says_again_is_what_it_has_said() -> None:
     assert proposed(core.repeat()) == proposed(said) != []
 
 
+def test_nothing_is_repeated_to_those_that_are_down() -> None:
+    core, _ = core_of(B, register_of(3, 3)).expect()
+    core, _ = core.lost(C)
+    core, effects = core.fire(Timer("log", "view", 1, "0"))
+    assert sent(effects, ChangeView) == [A, C]
+    assert sent(core.repeat(), ChangeView) == [A]
+    core, _ = core.lost(C, is_down=False)
+    assert sent(core.repeat(), ChangeView) == [A, C]
+
+
 def proposed(effects: list[Effect]) -> list[Effect]:
     return [each for each in effects if isinstance(each, Send) and isinstance(each.message, Propose)]
 
