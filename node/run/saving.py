@@ -72,6 +72,7 @@ class Saving:
         self._left = ""  # the branch whose states could not be set aside yet
         self._aside: Path | None = None  # where what was saved of that branch is
         self._write: asyncio.Task[None] | None = None  # the latest, which waits for those before it
+        self._checkpoint: asyncio.Task[None] | None = None  # the latest of these
 
     async def checkpoint(
         self,
@@ -88,7 +89,7 @@ class Saving:
         starts again with this state can serve them to those who lack them. `results` tells that; None: there are none.
         `is_saved` is called once the state is on the disk.
         """
-        is_due = self.keeper.is_due(base.round)
+        is_due = self.keeper.is_due(base.round, self._checkpoint is not None and not self._checkpoint.done())
         if not (is_due or self._is_long(base.round)) or not await self._are_ours():
             return
         lease = self._state.lease(base.root)
@@ -98,6 +99,7 @@ class Saving:
         self._write = self._spawn(
             self._in_turn(self._write, save(lease, about, moments, results), base.round, is_saved)
         )
+        self._checkpoint = self._write if is_due else self._checkpoint
 
     async def received(self, base: Base, members: tuple[PeerId, ...], samples: int) -> None:
         """Have on our disk the state `base`, which others have sent us; written beside us."""

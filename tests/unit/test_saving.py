@@ -282,14 +282,22 @@ async def test_a_state_whose_means_were_dropped_is_not_written_and_nothing_is_fo
 
 
 @pytest.mark.asyncio
-async def test_while_results_are_waited_for_the_next_checkpoints_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_after_a_snapshot", [False, True])
+async def test_while_results_are_waited_for_the_next_checkpoints_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_after_a_snapshot: bool
+) -> None:
     """Each would hold a state in memory."""
     bench, results = Bench(tmp_path, every=ROUND), asyncio.get_running_loop().create_future()
+    if is_after_a_snapshot:
+        monkeypatch.setattr(bench.saving, "_snapshot", lambda *_: asyncio.sleep(3600))
+        await bench.saving.received(base_of(bench.held), MEMBERS, SAMPLES)
     about = base_of(bench.held), MEMBERS, SAMPLES, None, results
     for _ in range(3):
         await bench.saving.checkpoint(*about)
         await asyncio.sleep(0)
-    assert len(bench.tasks) == 1
+    assert len(bench.tasks) == 1 + is_after_a_snapshot
+    if is_after_a_snapshot:
+        bench.tasks[0].cancel()
     results.set_result(True)
     await bench.saving.written()
 
@@ -343,7 +351,7 @@ async def test_what_is_written_is_waited_for_whatever_was_begun_after_it(
     monkeypatch.setattr(bench.saving.keeper, "write", quick)
     about = base_of(bench.held), MEMBERS, SAMPLES, None, written()
     with monkeypatch.context() as patched:
-        patched.setattr(bench.saving.keeper, "is_due", lambda _: False)
+        patched.setattr(bench.saving.keeper, "is_due", lambda *_: False)
         patched.setattr(bench.saving, "_is_long", lambda _: True)
         await bench.saving.checkpoint(*about)
     await bench.saving.checkpoint(*about)

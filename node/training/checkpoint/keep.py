@@ -7,7 +7,6 @@ after the newest is complete. On a full disk there is no checkpoint, but the run
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -43,16 +42,18 @@ class Keeper:
         self._folder = folder
         self._keeping = keeping
         self._last = last
-        self._writing = asyncio.Lock()
         newest = next((each.about for each in newest_first(folder) if each.about is not None), None)
         self.newest = newest.round if newest is not None else 0
         self.newest_at = newest.saved_at if newest is not None else None  # seconds since 1970
 
-    def is_due(self, round: int) -> bool:
-        """Whether a checkpoint of `round`, which is committed, is to be written now."""
+    def is_due(self, round: int, is_busy: bool = False) -> bool:
+        """Whether a checkpoint of `round`, which is committed, is to be written.
+
+        While another one `is_busy`, being written or waiting for that, only the last is: each holds a state in memory.
+        """
         if not self._keeping.every or (round != self._last and round % self._keeping.every):
             return False
-        if self._writing.locked() and round != self._last:
+        if is_busy and round != self._last:
             warn(log, "checkpoint-late", f"no checkpoint of round {round}: the one before is still being written")
             return False
         return True
@@ -66,21 +67,20 @@ class Keeper:
     ) -> None:
         """Writes a checkpoint, removes old ones, and releases `lease`; failures are logged, not raised.
 
-        With `ready` it waits for that, and writes nothing if it is False.
+        With `ready` it waits for that, and writes nothing if it is False. One at a time.
         """
-        async with self._writing:
-            if ready is not None and not await ready:
-                lease.release()
-                return
-            try:
-                path = await DISK.run(self._write, lease, about, moments)
-            except LocalError as error:
-                warn(log, "checkpoint-failed", f"{error}; the run goes on without it")
-            else:
-                self.newest, self.newest_at = about.round, about.saved_at
-                log.info("checkpoint of round %d: %s", about.round, path)
-            del moments
-            await DISK.run(trim)  # much memory was just freed
+        if ready is not None and not await ready:
+            lease.release()
+            return
+        try:
+            path = await DISK.run(self._write, lease, about, moments)
+        except LocalError as error:
+            warn(log, "checkpoint-failed", f"{error}; the run goes on without it")
+        else:
+            self.newest, self.newest_at = about.round, about.saved_at
+            log.info("checkpoint of round %d: %s", about.round, path)
+        del moments
+        await DISK.run(trim)  # much memory was just freed
 
     def _write(self, lease: Lease, about: About, moments: FloatArray | None) -> Path:
         with lease as snapshot:
