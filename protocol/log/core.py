@@ -9,7 +9,7 @@ Whoever embeds it
   are here;
 - hands in by `submit` what it wants decided; as proposer also what only a proposer may want, such as a result, for
   which the other voters wait by `expect`;
-- calls `repeat` every few seconds while the number and the view stay as they are.
+- calls `repeat` now and then while the number and the view stay as they are.
 """
 
 from __future__ import annotations
@@ -247,8 +247,8 @@ class Core:
     def repeat(self) -> list[Effect]:
         """What this peer has said for this number and view, and wants: it may be lost, and views become long.
 
-        Nothing that it has not said before, and nothing that another one does not ignore if it has heard it. Not to
-        those that membership takes for dead: once they are found again they hear the next one.
+        It is what it has said before, to the bit: whoever has heard it ignores it, or answers that its log goes on.
+        Not to those that membership takes for dead: once they are found again they hear the next one.
         """
         return [each for each in self._turn(Turn.repeat)[1] if not (isinstance(each, Send) and each.to in self.down)]
 
@@ -301,10 +301,13 @@ class Turn:
             self._ask_for(core.view + 1)  # it no longer has the statements by which it led
         elif core.voted is not None and core.voted.view == core.view:
             self._set(proposal=core.voted)
-            self._send_vote(core.voted.phase, core.voted.entry)
+            for phase in core.rules.trust.phases[: core.rules.trust.phases.index(core.voted.phase) + 1]:
+                self._send_vote(phase, core.voted.entry)
             if core.proposer == core.me:
                 self._propose(core.voted.entry, is_bound=False, grounds=())
             self._count()
+        elif core.votes_here and core.view > core.settled:
+            self._ask_for(core.view)  # others may wait for that, and it is known here no more
         self._arm()
         self._leave_the_dead()
         self._lead()
@@ -395,6 +398,8 @@ class Turn:
             case Vote(subject=subject):
                 if self._is_next(sender, subject.number):
                     self._take_vote(sender, message)
+                elif self._has_counted(message):  # so it is repeated, as its sender has not heard that this is decided
+                    self._hand_to_member(sender, subject.number - 1)
             case ChangeView():
                 if message.number <= self.core.number:
                     self._take_change(sender, message)
@@ -543,6 +548,9 @@ class Turn:
 
     def _take_proposal(self, sender: PeerId, message: Propose) -> None:
         core, entry = self.core, message.entry
+        known = core.proposal
+        if known is not None and (known.view, known.entry) == (message.view, entry):
+            return  # it is repeated
         if message.peer != proposer_of(core.register, message.view) or not is_voter(
             core.register, message.peer, message.life
         ):
@@ -619,6 +627,11 @@ class Turn:
         vote = signed(Vote(subject, core.me, core.life, b""), core.rules.signer)
         self._send(electorate(core.register, changed), vote)
         self._set(votes=_with_vote(core.votes, vote))
+
+    def _has_counted(self, vote: Vote) -> bool:
+        """Whether it is among those by which an entry that is still in memory was decided."""
+        decided = next((each for each in reversed(self.core.log) if each.entry.number == vote.subject.number), None)
+        return decided is not None and vote.peer in [proof.peer for proof in decided.certificate.proofs]
 
     def _take_vote(self, sender: PeerId, vote: Vote) -> None:
         core = self.core
@@ -785,8 +798,9 @@ class Turn:
         self._set(changes=_with_change(core.changes, change))
         # Whoever comes later than we to this view may have missed ours, and so may who leads it, and cannot without.
         comes_to_lead = change.view == core.view and change.peer == core.proposer and self.core.changes != core.changes
-        if core.votes_here and (change.view < core.view or comes_to_lead):
-            for ours in (each for each in core.changes if each.peer == core.me):
+        for ours in (each for each in core.changes if each.peer == core.me and core.votes_here):
+            is_of_before = ours.view == change.view and ours.number < change.number  # and so it is not repeated
+            if change.view < core.view or comes_to_lead or is_of_before:
                 self._send((change.peer,), ours)
         views = sorted((each.view for each in self.core.changes if each.number == core.number), reverse=True)
         enough = core.register.faults + 1  # one of them is honest

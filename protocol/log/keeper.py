@@ -88,7 +88,8 @@ COMING = 5.0  # seconds after which a voter that was never heard since this proc
 TICK = 1.0  # seconds
 RECENT = 8  # entries for which a statement is not repeated; it counts for 32
 MOST_SHOWN = 4  # shortcuts that are shown in a second
-REPEAT = 5.0  # seconds after which it is repeated all the same; and what was said for a number and view of the log
+REPEAT = 5.0  # seconds after which it is repeated all the same
+GAPS = 5.0, 60.0  # seconds until what was said for a number and a view is said again: at first, and at most
 MOST_ASKED = 5  # times, of who is no member, how the log goes on after the end
 LOOK = 60.0  # seconds in which whoever was away for long looks for the others, at most
 SLEPT = 60.0  # seconds between two inputs, from which on others may have gone on without us
@@ -229,8 +230,9 @@ class Keeper:
         self._came_over: set[PeerId] = set()  # who has spoken of another branch before, and of ours now
         self._rivals = Rivals()
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
-        self._place: tuple[Digest, int, int] | None = None  # the present branch, number and view of the log,
-        self._placed_at = 0.0  # and since when it is so, or when what was said there was repeated
+        self._place: tuple[Digest, int, int] | None = None  # the present branch, number and view of the log
+        self._repeats_at = 0.0  # by that clock: when what was said there is said again
+        self._gap = 0.0  # seconds between the last time and then
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
         self._asked_after_end: Counter[PeerId] = Counter()  # how often, of those who are here and no members
@@ -658,11 +660,16 @@ class Keeper:
         return self._do(self.core.start(hands_on=len(self.register.voters) > 1))
 
     def _repeat(self) -> list[Effect]:
+        """What was said for the present number and view, after twice as long each time."""
+        first, most = GAPS
         place = (self.register.branch, self.core.number, self.core.view)
-        if place == self._place and self._clock - self._placed_at < REPEAT:
+        if place != self._place:
+            self._place, self._gap, self._repeats_at = place, first, self._clock + first
+        if self._clock < self._repeats_at:
             return []
-        is_new, self._place, self._placed_at = place != self._place, place, self._clock
-        return [] if is_new else self.core.repeat()
+        self._gap = min(2 * self._gap, most)
+        self._repeats_at = self._clock + self._gap
+        return self.core.repeat()
 
     def _must_look(self) -> bool:
         """Who was away: until all members are here and have told how their logs end, or for a minute."""

@@ -88,13 +88,13 @@ def test_every_number_has_one_value_in_a_million_states(each: World) -> None:
     look_through(each, 10, seed=2)
 
 
-@pytest.mark.parametrize("each", [each for each in WORLDS if isinstance(each.rules(A).trust, Crash)], ids=named)
+@pytest.mark.parametrize("each", WORLDS, ids=named)
 def test_what_is_repeated_was_said_before(each: World) -> None:
     """So it is searched: any message may be delivered again."""
     search, reached = Search(each, seed=4), list[State]()
     search.explore(2000, reached=reached)
     repeated = {kind for state in reached for kind in search.check_repeats(state)}
-    assert repeated == ({ChangeView, Propose, Vote} if len(each.register.voters) > 1 else {ChangeView, Vote})
+    assert repeated >= ({ChangeView, Propose, Vote} if len(each.register.voters) > 1 else {ChangeView, Vote})
 
 
 def test_a_world_of_two_is_searched_to_its_end() -> None:

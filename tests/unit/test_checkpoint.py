@@ -185,6 +185,7 @@ def test_what_a_crash_left_is_swept_away(tmp_path: Path) -> None:
 async def test_when_a_checkpoint_is_due(tmp_path: Path) -> None:
     keeper = Keeper(tmp_path, Keeping(every=4), last=10)
     assert [round for round in range(1, 11) if keeper.is_due(round)] == [4, 8, 10]
+    assert [round for round in range(1, 11) if keeper.is_due(round, is_busy=True)] == [10]
     assert not Keeper(tmp_path, Keeping(every=0), last=10).is_due(10)
 
 

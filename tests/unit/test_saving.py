@@ -300,6 +300,7 @@ async def test_while_results_are_waited_for_the_next_checkpoints_are_left_out(
         bench.tasks[0].cancel()
     results.set_result(True)
     await bench.saving.written()
+    assert bench.saving.keeper.newest == ROUND
 
 
 @pytest.mark.asyncio

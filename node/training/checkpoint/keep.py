@@ -54,7 +54,7 @@ class Keeper:
         if not self._keeping.every or (round != self._last and round % self._keeping.every):
             return False
         if is_busy and round != self._last:
-            warn(log, "checkpoint-late", f"no checkpoint of round {round}: the one before is still being written")
+            warn(log, "checkpoint-late", f"no checkpoint of round {round}: the one before is not written yet")
             return False
         return True
 
@@ -67,7 +67,8 @@ class Keeper:
     ) -> None:
         """Writes a checkpoint, removes old ones, and releases `lease`; failures are logged, not raised.
 
-        With `ready` it waits for that, and writes nothing if it is False. One at a time.
+        With `ready` it waits for that, and writes nothing if it is False. Never while another one is being written:
+        what that has not finished would be swept away.
         """
         if ready is not None and not await ready:
             lease.release()

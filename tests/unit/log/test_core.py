@@ -216,6 +216,55 @@ def test_what_a_proposer_says_again_is_what_it_has_said() -> None:
     assert proposed(core.repeat()) == proposed(said) != []
 
 
+def test_who_repeats_a_vote_on_what_is_decided_is_told_so_and_who_is_late_with_one_is_not() -> None:
+    swarm = Swarm(register_of(3, 3), silent="C")
+    swarm.do(A, lambda core: core.submit(newcomer(1)))
+    core = swarm.cores[A]
+    assert core.register.number == 1
+    (subject,) = {each.certificate.subject for each in core.log}
+    for voter, answered in ((B, [B]), (C, [])):
+        vote = signed(Vote(subject, voter, member_of(core.register, voter).life, b""), FakeSigner(voter))
+        assert sent(core.receive(voter, vote)[1], Tip) == answered
+
+
+def test_who_asks_for_a_view_in_which_the_last_entry_was_decided_is_told_that_we_are_there_already() -> None:
+    """What was decided in the view before came after our statement, which is not repeated, as nothing is due here."""
+    register = register_of(3, 3)
+    core, _ = core_of(A, register).expect()
+    core, _ = core.fire(Timer("log", "view", 1, "0"))
+    swarm = Swarm(register)
+    swarm.do(A, lambda core: core.submit(newcomer(1)))
+    core, _ = core.receive(B, swarm.cores[A].log[0])
+    assert (core.number, core.view, core.repeat()) == (2, 1, [])
+    core, effects = core.receive(C, change_of(C, core.register, 1))
+    assert sent(effects, ChangeView) == [C]
+    assert sent(core.receive(C, change_of(C, core.register, 1))[1], ChangeView) == [C], (
+        "it repeats itself: so it lacks ours"
+    )
+    behind = replace(change_of(C, core.register, 1), number=1, signature=b"")
+    assert sent(core.receive(C, signed(behind, FakeSigner(C)))[1], ChangeView) == []
+
+
+def test_who_is_started_again_in_a_later_view_states_that_again() -> None:
+    register = register_of(3, 3)
+    file = VoteFile(member_of(register, A).life, voters_root(register), 1, 1, None, None)
+    core, effects = Core.resume(A, register, (), file, rules_of(Crash, A)).start()
+    assert core.view == 1
+    assert sent(effects, ChangeView) == [B, C]
+
+
+def test_who_is_started_again_repeats_its_votes_of_all_phases() -> None:
+    """Whoever has missed the first one could not go on to the next."""
+    register = register_of(4, 4, faults=1)
+    entry = proposal(register).entry
+    file = VoteFile(2, voters_root(register), 0, 1, Voted(0, Phase.COMMIT, entry), None)
+    _, effects = Core.resume(B, register, (), file, rules_of(Byzantine, B)).start()
+    votes = [
+        each.message.subject.phase for each in effects if isinstance(each, Send) and isinstance(each.message, Vote)
+    ]
+    assert votes == [Phase.PREPARE] * 3 + [Phase.COMMIT] * 3
+
+
 def test_nothing_is_repeated_to_those_that_are_down() -> None:
     core, _ = core_of(B, register_of(3, 3)).expect()
     core, _ = core.lost(C)
