@@ -143,7 +143,7 @@ class Core:
     changes: tuple[ChangeView, ...] = ()  # of each voter the one of the highest view, in order
     wanted: tuple[bytes, ...] = ()  # bodies
     expects: bool = False  # an entry is due that only a proposer can want
-    armed: tuple[int, int] | None = None  # the live timer's number and view
+    armed: Timer | None = None  # that is live
     down: tuple[PeerId, ...] = ()  # voters that membership takes for dead: views that they would lead are left at once
     looks: bool = False  # it reads how the log goes on, and says nothing yet
     asked: int = 0  # the place, from 1, of the voter that it has asked for entries; 0: it lacks none that it knows of
@@ -416,7 +416,7 @@ class Turn:
 
     def fire(self, timer: Timer) -> None:
         core = self.core
-        if core.armed != (timer.token, int(timer.subject)):
+        if core.armed != timer:
             return
         self._set(armed=None)
         if core.asked:
@@ -732,12 +732,16 @@ class Turn:
         return bool(core.wanted or core.expects or core.proposal or core.voted or core.lock)
 
     def _arm(self) -> None:
-        """Have a timer for this number and view, if something is known to be wanted."""
+        """Have a timer for this number and view, if something is known to be wanted; anew once the view has begun.
+
+        Else whoever has asked for it alone, and so too early, might leave it as the others come, in view after view.
+        """
         core = self.core
-        if (self._is_pending or core.asked) and core.armed != (core.number, core.view):
-            self._set(armed=(core.number, core.view))
+        timer = Timer("log", "view", core.number, f"{core.view}{'' if self._has_entered() else ', asked for'}")
+        if (self._is_pending or core.asked) and core.armed != timer:
+            self._set(armed=timer)
             seconds = core.patience * 2 ** min(core.view - core.settled, MOST_DOUBLINGS)
-            self.effects.append(Wake(seconds, Timer("log", "view", core.number, str(core.view))))
+            self.effects.append(Wake(seconds, timer))
 
     def _has_entered(self) -> bool:
         """Whether the present view has begun: only then may it be given up for the next.
@@ -807,6 +811,7 @@ class Turn:
         asked = views[enough - 1] if len(views) >= enough else 0
         if core.votes_here and max(asked, self._begun()) > core.view:
             self._ask_for(max(asked, self._begun()))
+        self._arm()
         self._let_go()
         self._leave_the_dead()
         self._lead()

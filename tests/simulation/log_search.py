@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 
-from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Timer
+from shoal.protocol.base.effects import Effect, Persist, Send, Tell
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.signing import signed
@@ -275,8 +275,7 @@ class Search:
         try:
             if step == TIMER:
                 assert core.armed is not None
-                number, view = core.armed
-                core, effects = core.fire(Timer("log", "view", number, str(view)))
+                core, effects = core.fire(core.armed)
             elif step < 0:
                 body = self.world.wishes[WISH - step].body(core.register)
                 if body is None:

@@ -162,7 +162,7 @@ MUTATIONS = [
     Mutation(decide_at_once_after_an_absence, "No haste", play.boots_before_its_network, (0,)),
     Mutation(decide_at_once_after_a_sleep, "No haste", play.wakes_before_its_network, (0,)),
     Mutation(go_on_without_the_state, "Held", play.holder_comes_later, (0, 1, 2, 3)),
-    Mutation(found_again_at_once, "No haste", HALVES, (8, 10)),
+    Mutation(found_again_at_once, "No haste", HALVES, (1, 2)),
     Mutation(meet_nobody, "One history", HALVES, (0,)),
     Mutation(never_yield, "One history", THIRDS, (0,)),
     Mutation(forget_who_began_a_later_life, "One history", play.all_begin_another_life, (0,)),

@@ -48,7 +48,7 @@ MUTATIONS = [
     Mutation(rule.never_undo, "Termination", scenarios.power_cut_at_once, (0, 1)),
     Mutation(rule.undo_what_is_only_late, "Held", scenarios.killed_at_once, (2, 3)),
     Mutation(rule.count_no_lacks, "Held", scenarios.lacked_by_one, (0, 2)),
-    Mutation(rule.accept_a_stale_epoch, "Cheap loss", scenarios.deaths_in_a_row, (13, 28)),
+    Mutation(rule.accept_a_stale_epoch, "Cheap loss", scenarios.deaths_in_a_row, (11, 20)),
     Mutation(rule.forget_to_reassign, "Termination", single_death.run_death, (0, 1)),
     Mutation(rule.send_again_unasked, "Cheap loss", single_death.run_death, (0, 1, 15)),
     Mutation(rule.wait_for_the_dead, "Termination", single_death.run_death, (0, 1)),

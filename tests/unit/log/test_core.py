@@ -120,13 +120,17 @@ class Swarm:
 
     def time_out(self, peer: PeerId) -> None:
         """The timer of `peer` is due."""
-        armed = self.cores[peer].armed
-        assert armed is not None
-        self.do(peer, lambda core: core.fire(Timer("log", "view", armed[0], str(armed[1]))))
+        self.do(peer, timed_out)
 
     @property
     def numbers(self) -> list[int]:
         return [core.register.number for core in self.cores.values()]
+
+
+def timed_out(core: Core) -> tuple[Core, list[Effect]]:
+    """`core` once its timer was due."""
+    assert core.armed is not None
+    return core.fire(core.armed)
 
 
 TRUSTS = (Crash, Byzantine)
@@ -208,7 +212,7 @@ def test_what_a_proposer_says_again_is_what_it_has_said() -> None:
     """Though it has heard more since: what it would show by that might not allow what it has proposed."""
     register = register_of(4, 4, faults=1)
     core, _ = core_of(B, register, Byzantine).submit(newcomer(1))
-    core, _ = core.fire(Timer("log", "view", 1, "0"))
+    core, _ = timed_out(core)
     core, _ = core.receive(C, change_of(C, register, 1))
     core, said = core.receive(D, change_of(D, register, 1))
     core, _ = core.receive(A, change_of(A, register, 1))
@@ -231,7 +235,7 @@ def test_who_asks_for_a_view_in_which_the_last_entry_was_decided_is_told_that_we
     """What was decided in the view before came after our statement, which is not repeated, as nothing is due here."""
     register = register_of(3, 3)
     core, _ = core_of(A, register).expect()
-    core, _ = core.fire(Timer("log", "view", 1, "0"))
+    core, _ = timed_out(core)
     swarm = Swarm(register)
     swarm.do(A, lambda core: core.submit(newcomer(1)))
     core, _ = core.receive(B, swarm.cores[A].log[0])
@@ -268,7 +272,7 @@ def test_who_is_started_again_repeats_its_votes_of_all_phases() -> None:
 def test_nothing_is_repeated_to_those_that_are_down() -> None:
     core, _ = core_of(B, register_of(3, 3)).expect()
     core, _ = core.lost(C)
-    core, effects = core.fire(Timer("log", "view", 1, "0"))
+    core, effects = timed_out(core)
     assert sent(effects, ChangeView) == [A, C]
     assert sent(core.repeat(), ChangeView) == [A]
     core, _ = core.lost(C, is_down=False)
@@ -304,7 +308,7 @@ def test_what_the_application_never_answers_about_holds_up_the_proposer_for_one_
     core, effects = core.submit(newcomer(1))
     assert told(effects, Review)
     assert not core.log
-    core, _ = core.fire(Timer("log", "view", 1, "0"))
+    core, _ = timed_out(core)
     assert [each.entry.body for each in core.log] == [encode(newcomer(1))]
 
 
@@ -318,7 +322,7 @@ def test_all_whom_a_proposal_would_have_admitted_go_behind_what_else_is_wanted()
     propose = Propose(0, next_entry(register, together), False, (), A, 1, b"")
     core, _ = core.receive(A, signed(propose, FakeSigner(A)))
     assert core.proposal is not None
-    core, _ = core.fire(Timer("log", "view", 1, "0"))
+    core, _ = timed_out(core)
     assert list(map(body_of, core.wanted)) == [goes, newcomer(0), newcomer(1)]
 
 
@@ -333,7 +337,7 @@ def test_what_could_not_have_been_proposed_in_a_view_does_not_go_behind() -> Non
     change = replace(change_of(A, register, 1), lock=lock)
     core, effects = core.receive(A, signed(change, FakeSigner(A)))
     assert told(effects, Review) == [Review(lock.entry, True)]
-    core, _ = core.fire(Timer("log", "view", 1, "1"))
+    core, _ = timed_out(core)
     assert (core.view, core.wanted) == (2, wanted)
 
 
@@ -508,7 +512,7 @@ def test_patience_doubles_while_others_give_up_too() -> None:
     waits = []
     for view in range(4):
         waits += [each.after for each in effects if isinstance(each, Wake)]
-        core, effects = core.fire(Timer("log", "view", 1, str(view)))
+        core, effects = timed_out(core)
         core, _ = core.receive(C, change_of(C, register, view + 1))
     assert waits == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE, 8 * PATIENCE]
     assert core.fire(Timer("log", "view", 1, "0")) == (core, [])
@@ -518,8 +522,8 @@ def test_who_asks_for_a_view_that_others_have_given_up_is_told_what_they_have_as
     """It has missed that, and they may want nothing themselves."""
     register = register_of(3, 3)
     ahead, _ = core_of(B, register).expect()
-    for view in (0, 1):
-        ahead, effects = ahead.fire(Timer("log", "view", 1, str(view)))
+    for _ in range(2):
+        ahead, effects = timed_out(ahead)
         assert sent(effects, ChangeView) == [A, C]
     (ours,) = ahead.changes
     assert ours.view == 1
@@ -532,10 +536,24 @@ def test_who_asks_for_a_view_that_others_have_given_up_is_told_what_they_have_as
     assert ours not in [each.message for each in ahead.receive(A, same)[1] if isinstance(each, Send)]
 
 
+def test_the_time_of_a_view_counts_from_when_it_has_begun() -> None:
+    """Who has asked for it early would leave it just as the others come, and miss each view in turn."""
+    register = register_of(3, 3)
+    core, _ = core_of(C, register).expect()
+    core, _ = timed_out(core)
+    early = core.armed
+    core, effects = core.receive(A, change_of(A, register, 1))
+    (wake,) = [each for each in effects if isinstance(each, Wake)]
+    assert (wake.after, wake.timer) == (2 * PATIENCE, core.armed)
+    assert early is not None
+    assert core.fire(early) == (core, [])
+    assert timed_out(core)[0].view == 2
+
+
 def test_who_hears_nobody_asks_for_one_view_again_and_again() -> None:
     core, _ = core_of(B, register_of(3, 3)).expect()
-    for view in (0, 1, 1, 1):
-        core, effects = core.fire(Timer("log", "view", 1, str(view)))
+    for _ in range(4):
+        core, effects = timed_out(core)
         assert sent(effects, ChangeView) == [A, C]
     assert core.view == 1
 
@@ -546,13 +564,13 @@ def test_what_is_on_disk_already_is_not_written_again() -> None:
     assert core.proposal is not None
     core, effects = core.answer(entry_digest(core.proposal.entry), True)
     written = []
-    for view in (0, 1, 1, 1):
-        core, effects = core.fire(Timer("log", "view", 1, str(view)))
+    for _ in range(4):
+        core, effects = timed_out(core)
         assert sent(effects, ChangeView) == [A, C]
         written += [each.record for each in effects if isinstance(each, Persist)]
     assert written == [core.vote_file()]
     core, _ = core.receive(C, change_of(C, core.register, 1))
-    core, effects = core.fire(Timer("log", "view", 1, "1"))
+    core, effects = timed_out(core)
     assert [each.record for each in effects if isinstance(each, Persist)] == [core.vote_file()], "another view is"
 
 
@@ -623,7 +641,7 @@ def test_who_has_nothing_to_give_is_not_asked_again_at_once() -> None:
     core, effects = core_of(C, register_of(3, 3)).hear_of(A, 5)
     core, effects = core.receive(A, Tip(BRANCH, 5, ()))
     assert effects == []
-    core, effects = core.fire(Timer("log", "view", 1, "0"))
+    core, effects = timed_out(core)
     assert sent(effects, GetLog) == [B]
 
 
@@ -638,7 +656,7 @@ def test_who_asks_in_vain_asks_another() -> None:
     assert sent(effects, GetLog) == [A]
     asked = []
     for _ in range(3):
-        core, effects = core.fire(Timer("log", "view", 1, "0"))
+        core, effects = timed_out(core)
         asked += sent(effects, GetLog)
     assert asked == [B, A, B]
     assert core.view == 0
