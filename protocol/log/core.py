@@ -630,6 +630,8 @@ class Turn:
 
     def _has_counted(self, vote: Vote) -> bool:
         """Whether it is among those by which an entry that is still in memory was decided."""
+        if vote.subject.phase != self.core.rules.trust.phases[-1]:
+            return False
         decided = next((each for each in reversed(self.core.log) if each.entry.number == vote.subject.number), None)
         return decided is not None and vote.peer in [proof.peer for proof in decided.certificate.proofs]
 
@@ -737,8 +739,10 @@ class Turn:
         Else whoever has asked for it alone, and so too early, might leave it as the others come, in view after view.
         """
         core = self.core
-        timer = Timer("log", "view", core.number, f"{core.view}{'' if self._has_entered() else ', asked for'}")
-        if (self._is_pending or core.asked) and core.armed != timer:
+        if not (self._is_pending or core.asked):
+            return
+        timer = Timer("log", "view", core.number, str(core.view) if self._has_entered() else f"{core.view}, asked for")
+        if core.armed != timer:
             self._set(armed=timer)
             seconds = core.patience * 2 ** min(core.view - core.settled, MOST_DOUBLINGS)
             self.effects.append(Wake(seconds, timer))
@@ -759,8 +763,11 @@ class Turn:
             self._ask_for(core.view + 1)
 
     def _ask_for(self, view: int) -> None:
-        """Vote in no lower view, and say so. What could not be decided goes behind what else is wanted."""
-        failed = self._failed()
+        """Vote in no lower view, and say so; not again to those who are down.
+
+        What could not be decided goes behind what else is wanted.
+        """
+        failed, is_again = self._failed(), view == self.core.view
         wanted = sorted(self.core.wanted, key=lambda body: failed is not None and is_part(body, failed.body))
         self._set(view=view, proposal=None, wanted=tuple(wanted))
         self._persist_vote()
@@ -779,7 +786,7 @@ class Turn:
             core.rules.signer,
         )
         self._set(changes=_with_change(core.changes, change))
-        self._send(core.register.voters, change)
+        self._send((voter for voter in core.register.voters if not (is_again and voter in core.down)), change)
         self._repeat_wishes()
         self._arm()
         self._lead()
@@ -798,13 +805,13 @@ class Turn:
             self._hand_to_member(sender, change.number - 1)
             return
         check_change(change, core.register, core.rules, sender)
-        self._hand_to_member(sender, change.number - 1)
+        if change.number < core.number and has_member(core.register, sender):
+            self.effects.extend(
+                core.tell_tip(sender)
+            )  # it asks if it is behind; it may just repeat what it said before
         self._set(changes=_with_change(core.changes, change))
-        # Whoever comes later than we to this view may have missed ours, and so may who leads it, and cannot without.
-        comes_to_lead = change.view == core.view and change.peer == core.proposer and self.core.changes != core.changes
-        for ours in (each for each in core.changes if each.peer == core.me and core.votes_here):
-            is_of_before = ours.view == change.view and ours.number < change.number  # and so it is not repeated
-            if change.view < core.view or comes_to_lead or is_of_before:
+        for ours in (each for each in core.changes if each.peer == core.me):
+            if core.votes_here and self._may_have_missed(change, ours, is_new=self.core.changes != core.changes):
                 self._send((change.peer,), ours)
         views = sorted((each.view for each in self.core.changes if each.number == core.number), reverse=True)
         enough = core.register.faults + 1  # one of them is honest
@@ -815,6 +822,17 @@ class Turn:
         self._let_go()
         self._leave_the_dead()
         self._lead()
+
+    def _may_have_missed(self, change: ChangeView, ours: ChangeView, is_new: bool) -> bool:
+        """Whether whoever makes that statement, which `is_new` here, may not have heard ours, and lacks it.
+
+        It comes to this view later than we, or leads it, and cannot without; or ours was made before the last decision,
+        after which nobody repeats it.
+        """
+        core = self.core
+        comes_to_lead = change.view == core.view and change.peer == core.proposer and is_new
+        is_of_before = ours.view == change.view and ours.number < change.number
+        return change.view < core.view or comes_to_lead or is_of_before
 
     def _let_go(self) -> None:
         """Forget the lock if a quorum has stated that it does not know of its entry, and votes in that view no more.

@@ -230,8 +230,10 @@ class Keeper:
         self._came_over: set[PeerId] = set()  # who has spoken of another branch before, and of ours now
         self._rivals = Rivals()
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
-        self._place: tuple[Digest, int, int] | None = None  # the present branch, number and view of the log
-        self._repeats_at = 0.0  # by that clock: when what was said there is said again
+        self._place: tuple[
+            object, ...
+        ] = ()  # number and view of the log, and all on which it depends what is said there
+        self._repeats_at = 0.0  # by that clock: when that is said again
         self._gap = 0.0  # seconds between the last time and then
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
@@ -662,14 +664,15 @@ class Keeper:
     def _repeat(self) -> list[Effect]:
         """What was said for the present number and view, after twice as long each time."""
         first, most = GAPS
-        place = (self.register.branch, self.core.number, self.core.view)
+        core = self.core
+        place = (core.register.branch, core.number, core.view, core.looks, core.down, core.voted, core.wanted)
         if place != self._place:
             self._place, self._gap, self._repeats_at = place, first, self._clock + first
         if self._clock < self._repeats_at:
             return []
         self._gap = min(2 * self._gap, most)
         self._repeats_at = self._clock + self._gap
-        return self.core.repeat()
+        return core.repeat()
 
     def _must_look(self) -> bool:
         """Who was away: until all members are here and have told how their logs end, or for a minute."""

@@ -305,6 +305,8 @@ class Search:
                 return number < core.number
             case Request(number=number):
                 return number < core.register.number
+            case Vote(subject=Subject(number=number)):
+                return number < core.number
         return False
 
     def _kept(self, node: Node, core: Core, effects: Sequence[Effect]) -> tuple[int, int]:

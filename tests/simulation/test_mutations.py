@@ -59,7 +59,7 @@ MUTATIONS = [
     Mutation(rule.say_nothing_again, "Termination", scenarios.lossy_death, (0, 1)),
     Mutation(rule.stay_behind, "Termination", scenarios.away, (0, 1)),
     Mutation(rule.fetch_nothing, "Termination", scenarios.killed_at_once, (2, 7)),
-    Mutation(rule.answer_nobody_late, "Held", scenarios.killed_at_once, (0, 1)),
+    Mutation(rule.answer_nobody_late, "Held", scenarios.killed_at_once, (0, 2)),
 ]
 OF_THEIR_OWN = (  # no single rule is missed there
     scenarios.applied_by_one,

@@ -245,8 +245,9 @@ def test_who_asks_for_a_view_in_which_the_last_entry_was_decided_is_told_that_we
     assert sent(core.receive(C, change_of(C, core.register, 1))[1], ChangeView) == [C], (
         "it repeats itself: so it lacks ours"
     )
-    behind = replace(change_of(C, core.register, 1), number=1, signature=b"")
-    assert sent(core.receive(C, signed(behind, FakeSigner(C)))[1], ChangeView) == []
+    behind = signed(replace(change_of(C, core.register, 1), number=1, signature=b""), FakeSigner(C))
+    _, effects = core.receive(C, behind)
+    assert effects == [Send(C, Tip(BRANCH, 1, ()))], "it may have said that long ago, and asks if it is behind"
 
 
 def test_who_is_started_again_in_a_later_view_states_that_again() -> None:
@@ -257,16 +258,17 @@ def test_who_is_started_again_in_a_later_view_states_that_again() -> None:
     assert sent(effects, ChangeView) == [B, C]
 
 
-def test_who_is_started_again_repeats_its_votes_of_all_phases() -> None:
+@pytest.mark.parametrize("phase", [Phase.PREPARE, Phase.COMMIT])
+def test_who_is_started_again_repeats_its_votes_of_all_phases_up_to_its_last(phase: Phase) -> None:
     """Whoever has missed the first one could not go on to the next."""
     register = register_of(4, 4, faults=1)
     entry = proposal(register).entry
-    file = VoteFile(2, voters_root(register), 0, 1, Voted(0, Phase.COMMIT, entry), None)
+    file = VoteFile(2, voters_root(register), 0, 1, Voted(0, phase, entry), None)
     _, effects = Core.resume(B, register, (), file, rules_of(Byzantine, B)).start()
     votes = [
         each.message.subject.phase for each in effects if isinstance(each, Send) and isinstance(each.message, Vote)
     ]
-    assert votes == [Phase.PREPARE] * 3 + [Phase.COMMIT] * 3
+    assert votes == [each for each in (Phase.PREPARE, Phase.COMMIT) if each <= phase for _ in range(3)]
 
 
 def test_nothing_is_repeated_to_those_that_are_down() -> None:
@@ -545,6 +547,7 @@ def test_the_time_of_a_view_counts_from_when_it_has_begun() -> None:
     core, effects = core.receive(A, change_of(A, register, 1))
     (wake,) = [each for each in effects if isinstance(each, Wake)]
     assert (wake.after, wake.timer) == (2 * PATIENCE, core.armed)
+    assert not [each for each in core.receive(B, change_of(B, register, 1))[1] if isinstance(each, Wake)], "once only"
     assert early is not None
     assert core.fire(early) == (core, [])
     assert timed_out(core)[0].view == 2
@@ -576,7 +579,7 @@ def test_what_is_on_disk_already_is_not_written_again() -> None:
 
 def test_an_idle_log_is_quiet() -> None:
     _, effects = core_of(A, register_of(3, 3)).start()
-    assert sent(effects, GetLog) == [B]
+    assert (sent(effects, GetLog), sent(effects, ChangeView)) == ([B], [])
     swarm = Swarm(register_of(3, 3))
     for peer in swarm.cores:
         swarm.do(peer, Core.start)

@@ -61,7 +61,7 @@ from shoal.protocol.messages.log import (
     Yield,
 )
 from tests.simulation.log_search import rules_of
-from tests.simulation.log_worlds import PEERS, Endless, adds, register_of
+from tests.simulation.log_worlds import BRANCH, PEERS, Endless, adds, register_of
 from tests.simulation.signing import FakeSigner
 
 A, B, C, D = PEERS[:4]
@@ -131,6 +131,15 @@ def test_what_it_has_said_in_a_view_is_repeated_after_twice_as_long_each_time_an
     repeated = [[each for each in bench.fired() if is_about_an_entry(each)] for _ in range(200)]
     assert [second for second, effects in enumerate(repeated) if effects] == [5, 15, 35, 75, 135, 195]
     assert repeated[5] == repeated[195] == list(filter(is_about_an_entry, bench.begun))
+
+
+def test_what_it_says_later_in_a_view_is_repeated_soon() -> None:
+    bench = Bench()
+    bench.run(100)
+    bench.keeper.want(Admit((signed(Asks(BRANCH, D, 1, False, b""), FakeSigner(D)),)))
+    repeated = [list(filter(is_about_an_entry, bench.fired())) for _ in range(20)]
+    assert [second for second, effects in enumerate(repeated) if effects] == [5, 15]
+    assert any(isinstance(each.message, Request) for each in repeated[5] if isinstance(each, Send))
 
 
 def is_about_an_entry(effect: Effect) -> bool:
