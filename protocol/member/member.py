@@ -37,6 +37,9 @@ from shoal.protocol.membership.members import PeerUp, StatusChanged
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, GetTable, Give
 from shoal.protocol.messages.transfer import TRANSFER_MESSAGES
 
+FALLEN_BACK = 2  # times as many results as at first, or as these few, are ahead of a member that applies them in vain
+FEW = 8
+
 
 class Member(Presence):
     """A `Machine` for one run on one peer."""
@@ -62,6 +65,7 @@ class Member(Presence):
         self._has_switched = False  # to another branch, whose state is not here
         self._installing: int | None = None  # the round after which the state is that is being installed
         self._replays = base is not None and base.round > facts.origin.round  # whether we may apply results since then
+        self._was_behind: int | None = None  # by how many of them when we began to
         self._policy = facts.policy
         self.certified = past.certified
         self._catching_up = self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
@@ -79,7 +83,7 @@ class Member(Presence):
 
     def opened(self, now: float, base: Base) -> list[Effect]:
         """The state that we were told of is installed, unless we have left the branch that it is of meanwhile."""
-        self._installing, self._replays = None, True
+        self._installing, self._replays, self._was_behind = None, True, None
         if self.certified.history(base.round) not in (None, base.history):
             return []
         return self._digest(now, self.rounds.open(now, base))
@@ -188,13 +192,18 @@ class Member(Presence):
     def _catch_up(self, now: float, round: int) -> list[Effect]:
         """Get a later state; or, if `round` is our own and our state is doubted, that before it, to do it again.
 
-        After a start or a download, only if the results since do not come: the others have them on their disks for a
-        while, our donors keep them for us, and on a slow line a download would take their place.
+        After a start or a download, only if the results since do not come, or we apply them more slowly than they are
+        made: the others have them on their disks for a while, our donors keep them for us, and on a slow line a
+        download would take their place.
         """
         base = self.rounds.base
         if base is None:  # also while a state is being installed
             return []
-        if round > base.round + 1 and self._replays and self.rounds.is_next_coming(now):
+        behind = round - base.round
+        if self._was_behind is None:
+            self._was_behind = behind
+        falls_back = behind > FALLEN_BACK * max(self._was_behind, FEW)
+        if behind > 1 and self._replays and not falls_back and self.rounds.is_next_coming(now):
             return []
         return self.transfer.start(now, beyond=base.round if round > base.round + 1 else base.round - 2)
 

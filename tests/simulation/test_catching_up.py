@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from shoal.protocol.averaging.shelf import KEPT_ROUNDS, Decision
-from shoal.protocol.base.effects import Effect, Send
+from shoal.protocol.base.effects import Effect, Send, Timer, Wake
 from shoal.protocol.base.ids import Digest, PeerId, content_hash
 from shoal.protocol.catchup.download import Download
 from shoal.protocol.catchup.transfer import StateReceived
+from shoal.protocol.member.member import FALLEN_BACK, FEW
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
@@ -147,6 +148,37 @@ def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
     world.run_until(_all_at(world, goal), within=60.0)
     assert len(oracle.decisions[goal].roster) == 4
     assert not world.errors
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 9])  # with others it comes to stand where the others do, and is waited for
+def test_who_applies_results_more_slowly_than_they_are_made_gets_a_later_state(seed: int) -> None:
+    """It would fall back for as long as they are kept: the others do not wait for who does not stand where they are."""
+    world, oracle = build(seed, 3, LAN, Shape(chunks=6, start_members=1))
+    slow = peers_named(3)[1 + seed % 2]
+    pace = world.run_until(_all_at(world, 8), within=120.0) / 8
+    world.kill(slow)
+    world.run(4.0)
+    world.start(slow)
+    _apply_late(world.node(slow), 1.5 * pace)
+    behind = []
+    for _ in range(150):
+        world.run(1.0)
+        behind.append(oracle.newest - world.node(slow).round)
+    assert max(behind) <= FALLEN_BACK * FEW + 3  # what is made during the download
+    assert not world.errors
+
+
+def _apply_late(node: Peer, seconds: float) -> None:
+    """What `node` is told to apply it applies so much later."""
+    honest, waits = node.fire, [True]
+
+    def fire(now: float, timer: Timer) -> list[Effect]:
+        if timer.name != "apply":
+            return honest(now, timer)
+        waits[0] = not waits[0]
+        return honest(now, timer) if waits[0] else [Wake(seconds, timer)]
+
+    node.fire = fire  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("seed", seeds(2, 10))
