@@ -264,6 +264,11 @@ class Keeper:
         return is_voter(self.register, self.core.me, self.core.life)
 
     @property
+    def is_reading(self) -> bool:
+        """Whether it waits for entries that are not known here."""
+        return bool(self.core.asked)
+
+    @property
     def listens(self) -> bool:
         """Whether what this peer wants is asked for; not while it looks around after a long absence."""
         return not self.core.looks

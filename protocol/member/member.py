@@ -65,7 +65,7 @@ class Member(Presence):
         self._has_switched = False  # to another branch, whose state is not here
         self._installing: int | None = None  # the round after which the state is that is being installed
         self._replays = base is not None and base.round > facts.origin.round  # whether we may apply results since then
-        self._was_behind: int | None = None  # by how many of them when we began to
+        self._was_behind: int | None = None  # by how many of them when we began to, and had read the log
         self._policy = facts.policy
         self.certified = past.certified
         self._catching_up = self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
@@ -200,9 +200,9 @@ class Member(Presence):
         if base is None:  # also while a state is being installed
             return []
         behind = round - base.round
-        if self._was_behind is None:
+        if self._was_behind is None and not self.log.is_reading:
             self._was_behind = behind
-        falls_back = behind > FALLEN_BACK * max(self._was_behind, FEW)
+        falls_back = self._was_behind is not None and behind > FALLEN_BACK * max(self._was_behind, FEW)
         if behind > 1 and self._replays and not falls_back and self.rounds.is_next_coming(now):
             return []
         return self.transfer.start(now, beyond=base.round if round > base.round + 1 else base.round - 2)
