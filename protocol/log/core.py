@@ -806,9 +806,7 @@ class Turn:
             return
         check_change(change, core.register, core.rules, sender)
         if change.number < core.number and has_member(core.register, sender):
-            self.effects.extend(
-                core.tell_tip(sender)
-            )  # it asks if it is behind; it may just repeat what it said before
+            self.effects.extend(core.tell_tip(sender))  # it asks if it is behind, and may just repeat itself
         self._set(changes=_with_change(core.changes, change))
         for ours in (each for each in core.changes if each.peer == core.me):
             if core.votes_here and self._may_have_missed(change, ours, is_new=self.core.changes != core.changes):

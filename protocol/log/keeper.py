@@ -230,9 +230,7 @@ class Keeper:
         self._came_over: set[PeerId] = set()  # who has spoken of another branch before, and of ours now
         self._rivals = Rivals()
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
-        self._place: tuple[
-            object, ...
-        ] = ()  # number and view of the log, and all on which it depends what is said there
+        self._place: tuple[object, ...] = ()  # number and view of the log, and on what else hangs what is said there
         self._repeats_at = 0.0  # by that clock: when that is said again
         self._gap = 0.0  # seconds between the last time and then
         self._turn = 0

@@ -37,8 +37,8 @@ from shoal.protocol.membership.members import PeerUp, StatusChanged
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, GetTable, Give
 from shoal.protocol.messages.transfer import TRANSFER_MESSAGES
 
-FALLEN_BACK = 2  # times as many results as at first, or as these few, are ahead of a member that applies them in vain
-FEW = 8
+FALLEN_BACK = 2  # times as many results as at first are ahead of a member that applies them in vain
+FEW = 8  # results: as many are ahead of a member at first, at least, as far as that is compared
 
 
 class Member(Presence):
