@@ -100,6 +100,10 @@ class RealNode:
         self.client.save_state(run, str(path))
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
+    def await_words(self, words: str) -> None:
+        """Wait until they are in its log: a thread of the daemon writes that, so what a status shows may come first."""
+        until(lambda: words in self.log.read_text(errors="replace"), f"{words!r} in its log", self.words)
+
     def words(self) -> str:
         """The end of its log."""
         return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "no log"

@@ -65,7 +65,7 @@ def test_the_needed_voter_of_two_is_killed_while_a_third_waits(children: Childre
     before = second.round()
     second.client.continue_run(run, True)
     until(lambda: min(second.round(), third.round()) >= before + 3, "rounds of those who are left", words)
-    assert "branch-founded" in second.log.read_text()
+    second.await_words("branch-founded")
     with pytest.raises(LocalError, match="can decide all by themselves"):
         second.client.continue_run(run, True)
 

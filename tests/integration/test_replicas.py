@@ -127,7 +127,7 @@ def test_a_run_of_replicas_outlives_a_death_and_a_newcomer_copies_one(swarm: Swa
     until(lambda: exchanges(newcomer, run) >= OWN, "exchanges of the newcomer", swarm.words)
 
     live = [first, second, newcomer]
-    assert "copied the replica of" in newcomer.log.read_text()
+    newcomer.await_words("copied the replica of")
     rows = newcomer.client.rounds(run)
     assert rows[0]["round"] > FAR
     byes = [row for node in live for row in node.client.rounds(run) if row["lapse"]]

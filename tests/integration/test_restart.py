@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_there_again_before_anybody_has_
     node.kill()
     node.start(children)
     until(lambda: node.row(), "the run", node.words)
-    assert "checkpoint-gone" in node.words()
+    node.await_words("checkpoint-gone")
 
 
 def test_a_damaged_record_is_shown_until_the_run_is_left(children: Children, tmp_path: Path, manifest: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_full_disk_is_waited_for_and_a_vote_does_not_leave_before(children: Ch
     words = in_one_run(children, first, second)
     until(lambda: "No space left on device" in str(first.row().get("waiting_for")), "a word", words)
     assert first.row()["failure"] is None
-    assert '"code": "record-waits"' in first.words()
+    first.await_words('"code": "record-waits"')
     assert first.round() == 0
     held.unlink()
     until(lambda: min(first.round(), second.round()) >= 2, "rounds", words)

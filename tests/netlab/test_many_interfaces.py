@@ -46,7 +46,7 @@ def test_the_lans_address_is_told_shown_and_in_the_link(
     status = a.status()
     assert [each.split("/")[2] for each in status["addresses"][:2]] == ["10.8.0.2", LAN]
     assert len(status["untold_addresses"]) == BRIDGES + 2 - 6
-    assert "others are told 6 addresses of this node, and not " in a.log.read_text()
+    until(lambda: "others are told 6 addresses of this node, and not " in a.log.read_text(), "a word of it", a.words)
     a.ask(lambda client: client.create_run(MANIFEST, False))
     link = a.ask(lambda client: client.run_link("tiny"))
     places = [f"/ip4/{host}/tcp/4101" for host in ("10.8.0.2", LAN)]
