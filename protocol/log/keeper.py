@@ -31,6 +31,7 @@ from shoal.protocol.log.core import Core, EntryDecided, LogWanted, Review, branc
 from shoal.protocol.log.register import (
     MAX_BODY,
     MAX_SURVIVORS,
+    REMEMBERED,
     after,
     body_of,
     entry_digest,
@@ -49,6 +50,7 @@ from shoal.protocol.log.register import (
     tokens_of,
     who_left,
 )
+from shoal.protocol.log.repetition import Repetition
 from shoal.protocol.log.rivals import Rank, Reaction, Rivals, Shown
 from shoal.protocol.log.shortcuts import Shortcuts, beginning, check_shortcut
 from shoal.protocol.messages.anchor import ANCHOR_SIZE, Anchor
@@ -89,7 +91,6 @@ TICK = 1.0  # seconds
 RECENT = 8  # entries for which a statement is not repeated; it counts for 32
 MOST_SHOWN = 4  # shortcuts that are shown in a second
 REPEAT = 5.0  # seconds after which it is repeated all the same
-GAPS = 5.0, 60.0  # seconds until what was said for a number and a view is said again: at first, and at most
 MOST_ASKED = 5  # times, of who is no member, how the log goes on after the end
 LOOK = 60.0  # seconds in which whoever was away for long looks for the others, at most
 SLEPT = 60.0  # seconds between two inputs, from which on others may have gone on without us
@@ -229,10 +230,9 @@ class Keeper:
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._came_over: set[PeerId] = set()  # who has spoken of another branch before, and of ours now
         self._rivals = Rivals()
+        self._left: dict[PeerId, Leave] = {}  # the wishes of those who have left, here or on a branch of before
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
-        self._place: tuple[object, ...] = ()  # number and view of the log, and on what else hangs what is said there
-        self._repeats_at = 0.0  # by that clock: when that is said again
-        self._gap = 0.0  # seconds between the last time and then
+        self._repetition = Repetition()  # of what the core says
         self._turn = 0
         self._shown: deque[PeerId] = deque(maxlen=MOST_SHOWN)  # who was shown a shortcut in this second
         self._asked_after_end: Counter[PeerId] = Counter()  # how often, of those who are here and no members
@@ -263,7 +263,7 @@ class Keeper:
 
     @property
     def is_reading(self) -> bool:
-        """Whether it waits for entries that are not known here."""
+        """Whether it has asked for entries, and not heard yet that there are no more."""
         return bool(self.core.asked)
 
     @property
@@ -453,7 +453,9 @@ class Keeper:
         """Membership has found `peer`."""
         if (since := self._lost_at.pop(peer, None)) is not None:
             self._absence.observe(self._clock - since)
-        return self._do(self.core.lost(peer, is_down=False)) if peer in self.core.down else []
+        if peer not in self.core.down:
+            return []
+        return [*self._do(self.core.lost(peer, is_down=False)), *self._repeat_to(peer)]
 
     # -- inputs -------------------------------------------------------------------------------------------------
 
@@ -461,7 +463,10 @@ class Keeper:
         """Any message of the log."""
         self._note_branch(sender, branch_of(message))
         self._hear_after_sleep(sender)
+        was_down = sender in self.core.down
         effects = self._take(sender, message)
+        if was_down and sender not in self.core.down:
+            effects += self._repeat_to(sender)
         self._note_shown(sender, message)
         return effects
 
@@ -500,6 +505,7 @@ class Keeper:
                 case Tell(EntryDecided(entry, before, register)):
                     decided = next(each for each in reversed(self.core.log) if each.entry == entry)
                     self._shortcuts.read(before, decided, register)
+                    self._note_who_left(before, entry, register)
                     done.append(effect)
                     done += self._after_entry(before, register)
                 case Tell(Review(entry, is_bound)):
@@ -644,7 +650,7 @@ class Keeper:
         if self.core.looks:
             return [*self._begin(), *self._act()]
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
-        effects += self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
+        effects += self._let_go() + self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
         effects += self._say_whom_to_promote() + self._go_on() + self._yield_to_rival()
         return effects + self._make_entries() + self._end()
 
@@ -665,17 +671,14 @@ class Keeper:
         return self._do(self.core.start(hands_on=len(self.register.voters) > 1))
 
     def _repeat(self) -> list[Effect]:
-        """What was said for the present number and view, after twice as long each time."""
-        first, most = GAPS
+        """What was said for the present number and view, now and then."""
         core = self.core
-        place = (core.register.branch, core.number, core.view, core.looks, core.down, core.voted, core.wanted)
-        if place != self._place:
-            self._place, self._gap, self._repeats_at = place, first, self._clock + first
-        if self._clock < self._repeats_at:
-            return []
-        self._gap = min(2 * self._gap, most)
-        self._repeats_at = self._clock + self._gap
-        return core.repeat()
+        place = (core.register.branch, core.number, core.view, core.looks)
+        return core.repeat() if self._repetition.is_due(self._clock, place, (core.voted, core.wanted)) else []
+
+    def _repeat_to(self, peer: PeerId) -> list[Effect]:
+        """To one that has been found again."""
+        return [each for each in self.core.repeat() if isinstance(each, Send) and each.to == peer]
 
     def _must_look(self) -> bool:
         """Who was away: until all members are here and have told how their logs end, or for a minute."""
@@ -743,6 +746,17 @@ class Keeper:
         core = self.core
         leave = Leave(signed(Asks(self.register.branch, core.me, core.life, True, b""), core.rules.signer))
         return self.want(leave) if self._is_good(leave) else []
+
+    def _let_go(self) -> list[Effect]:
+        """Those who have left the branch that this peer comes from, and are members of the present one still."""
+        members = {(each.peer, each.life) for each in self.register.members} if self._left and self.is_member else ()
+        wishes = [each for each in self._left.values() if (each.asks.peer, each.asks.life) in members]
+        return [effect for wish in wishes if self._is_good(wish) for effect in self.want(wish)]
+
+    def _note_who_left(self, before: Register, entry: Entry, register: Register) -> None:
+        if len(register.members) < len(before.members) and isinstance(wish := body_of(entry.body), Leave):
+            others = [(peer, each) for peer, each in self._left.items() if peer != wish.asks.peer]
+            self._left = dict([*others, (wish.asks.peer, wish)][-REMEMBERED:])
 
     def _offer_to_vote(self) -> list[Effect]:
         register, core = self.register, self.core

@@ -346,8 +346,9 @@ class _Step:
         return register
 
     def leave(self, body: Leave) -> Register:
+        """Who has asked to leave on another branch leaves this one as well: that life is over."""
         asks = body.asks
-        self.require(asks.leaves and asks.branch == self.register.branch, "lets go who has not asked")
+        self.require(asks.leaves, "lets go who has not asked")
         self._require_member(asks.peer, asks.life)
         self.check(asks, asks.peer)
         return self._without(self.register, asks.peer, left=True)

@@ -5,6 +5,7 @@
 - No swap: of two branches that meet one yields, and never both.
 - One history: soon after the network is whole all are members of one branch, and decide rounds.
 - Held: no branch is founded by members none of whom holds the state that the log ends with, or the one before.
+- Left: who leaves by its own wish while the network is cut has left the run that is one again.
 - Once: the tokens behind the run are those of the results that its own branch has decided, each counted once.
 
     python -m tests.simulation.branching FROM TO [FILE]
@@ -23,7 +24,7 @@ from shoal.node.run.log_store import AWAY
 from shoal.protocol.base.effects import Effect, Persist
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.log.keeper import LOOK, SLEPT
-from shoal.protocol.log.register import after, body_of, has_life, is_voter, tokens_of
+from shoal.protocol.log.register import after, body_of, has_life, has_member, is_voter, tokens_of, who_left
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.member.presence import GOING
 from shoal.protocol.messages.log import Decided, Register, Yield
@@ -35,7 +36,7 @@ from tests.simulation.promises import Violation
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
-PROMISES = ("No haste", "No swap", "One history", "Once", "Held")
+PROMISES = ("No haste", "No swap", "One history", "Once", "Held", "Left")
 PATIENCE = 30.0  # virtual seconds without a quorum
 NOTICED = 10.0  # within which a member knows that it reaches others again
 SOON = 60.0
@@ -208,6 +209,27 @@ def cut(seed: int, sizes: Sequence[int] = (3, 3)) -> float:
         raise Violation("One history", "no part that had no quorum goes on")
     world.network.heal()
     return become_one(world, oracle, names, SOON)
+
+
+def leaves_while_cut(seed: int) -> float:
+    """One of a lesser part that has gone on leaves before the network is whole; seconds until the run was one again."""
+    rng = random.Random(f"leaves while cut {seed}")
+    world, oracle = swarm(seed, 6, continue_after=PATIENCE)
+    names = rng.sample(peers_named(6), 6)
+    lesser, greater, leaver = names[:2], names[2:], names[0]
+    before = register(world).branch
+    world.network.partition(lesser, greater)
+    world.run_until(lambda: register(world, leaver).branch != before, within=PATIENCE + SETTLING)
+    world.command(leaver, lambda node, now: node.stop(now))
+    world.run_until(partial(_has_parted, world, leaver), within=GOING + 1.0)
+    world.kill(leaver)
+    if not has_member(register(world, greater[0]), leaver):
+        raise AssertionError("the greater part has removed it before, so this play shows nothing")
+    world.network.heal()
+    took = become_one(world, oracle, [name for name in names if name != leaver], SOON)
+    if leaver not in who_left(register(world)):
+        raise Violation("Left", f"{leaver} has left the lesser part, and not the run")
+    return took
 
 
 def last_to_stop(seed: int, peers: int = 3, bare: int = 0) -> float:

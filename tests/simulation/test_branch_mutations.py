@@ -117,6 +117,11 @@ def forget_who_left(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "who_left", lambda register: [])
 
 
+def forget_the_wishes_of_who_left(patch: pytest.MonkeyPatch) -> None:
+    """They are not repeated on the branch that was joined."""
+    patch.setattr(Keeper, "_let_go", lambda self: [])
+
+
 def count_the_last_result_again(patch: pytest.MonkeyPatch) -> None:
     """A branch begins with the tokens of its parent's last result, which are behind it already."""
     sound = registering._Step.found
@@ -167,6 +172,7 @@ MUTATIONS = [
     Mutation(never_yield, "One history", THIRDS, (0,)),
     Mutation(forget_who_began_a_later_life, "One history", play.all_begin_another_life, (0,)),
     Mutation(forget_who_left, "One history", STOPPED, (0,)),
+    Mutation(forget_the_wishes_of_who_left, "Left", play.leaves_while_cut, (0,)),
     Mutation(count_the_last_result_again, "Once", STOPPED, (0,)),
 ]
 

@@ -27,6 +27,7 @@ from tests.simulation.branching import (
     cut,
     holder_comes_later,
     last_to_stop,
+    leaves_while_cut,
     newest,
     register,
     storm,
@@ -70,6 +71,11 @@ def test_those_who_are_left_go_on_once_one_is_told_to(seed: int, peers: int) -> 
     assert set(register(world, left[0]).voters) == set(left)
     assert register(world, left[0]).number > number
     assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_who_leaves_the_lesser_part_has_left_the_run_once_it_is_one_again(seed: int) -> None:
+    print(f"\nseed {seed}: one run after {leaves_while_cut(seed):.1f} s")
 
 
 @pytest.mark.parametrize("seed", seeds(2, 60))

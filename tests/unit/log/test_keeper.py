@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.protocol.base.effects import Effect, Persist, Send, Tell, Timer
-from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.base.signing import signed
 from shoal.protocol.base.wire import MAX_CONTROL_FRAME, MAX_INT, Message, decode, encode
 from shoal.protocol.log.certificate import certificate_of, subject_of
@@ -25,7 +25,16 @@ from shoal.protocol.log.keeper import (
     Unfit,
     _counts,
 )
-from shoal.protocol.log.register import MAX_BODY, after, body_of, first_state, member_of, next_entry, voters_root
+from shoal.protocol.log.register import (
+    MAX_BODY,
+    after,
+    body_of,
+    first_state,
+    has_member,
+    member_of,
+    next_entry,
+    voters_root,
+)
 from shoal.protocol.log.rivals import RIVAL, Shown
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
@@ -142,6 +151,30 @@ def test_what_it_says_later_in_a_view_is_repeated_soon() -> None:
     assert any(isinstance(each.message, Request) for each in repeated[5] if isinstance(each, Send))
 
 
+def test_what_it_goes_on_wanting_in_a_view_does_not_put_off_that_it_is_repeated() -> None:
+    bench = Bench()
+    repeated = []
+    for second in range(20):
+        bench.keeper.want(Admit((signed(Asks(BRANCH, D, second, False, b""), FakeSigner(D)),)))
+        repeated.append(list(filter(is_about_an_entry, bench.fired())))
+    assert [second for second, effects in enumerate(repeated) if effects] == [5, 11, 17]
+
+
+@pytest.mark.parametrize("speaks", [False, True])
+def test_who_is_lost_and_found_changes_nothing_for_the_others_and_hears_what_was_said(speaks: bool) -> None:
+    bench, repeated = Bench(), []
+    for second in range(80):
+        bench.lose(C)
+        repeated.append([each for each in bench.fired() if is_about_an_entry(each)])
+        bench.seen.here.add(C)
+        found = bench.keeper.receive(C, GetLog(BRANCH, 0)) if speaks else []
+        found += bench.keeper.peer_up(C)
+        told = [each for each in found if isinstance(each, Send)]
+        assert {each.to for each in told} == {C}, second
+        assert next(each for each in bench.begun if isinstance(each, Send) and each.to == C) in told
+    assert [second for second, effects in enumerate(repeated) if effects] == [5, 15, 35, 75]
+
+
 def is_about_an_entry(effect: Effect) -> bool:
     return isinstance(effect, Send) and not isinstance(effect.message, GetLog)
 
@@ -238,6 +271,22 @@ def test_a_switch_of_branches_is_one_record_with_the_votes_of_the_later_life() -
     (written,) = [each for each in effects if isinstance(each, Persist)]
     assert written == Persist("switch", Switch(rival, bench.keeper.core.vote_file()))
     assert bench.keeper.core.life > member_of(bench.first, A).life
+
+
+def test_who_has_left_the_branch_of_before_is_let_go_on_the_present_one() -> None:
+    """Its life is over there as well, and it may go on without a quorum, as it was not removed."""
+    bench = Bench()
+    register, life = bench.first, member_of(bench.first, B).life
+    leave = Leave(signed(Asks(register.branch, B, life, True, b""), FakeSigner(B)))
+    bench.keeper.receive(C, decided(register, leave, A, B, C)[0])
+    assert not has_member(bench.keeper.register, B)
+    here = replace(register, branch=digest("the branch that others were on"))
+    bench.keeper.core = replace(bench.keeper.core, register=here)
+    bench.fired()
+    assert [body_of(body) for body in bench.keeper.core.wanted] == [leave]
+    bench.keeper.receive(C, decided(here, leave, A, B, C)[0])
+    bench.fired()
+    assert not bench.keeper.core.wanted, "once"
 
 
 def test_whoever_speaks_is_not_down() -> None:

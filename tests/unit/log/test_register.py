@@ -169,6 +169,10 @@ def test_a_member_may_leave_with_its_vote_but_not_the_last_voter() -> None:
     assert "last vote" in refused(left, Leave(asks(B, leaves=True)))
     assert "not asked" in refused(register, Leave(asks(B)))
     assert "no member" in refused(register, Leave(asks(B, leaves=True, life=9)))
+    elsewhere = by(B, replace(asks(B, leaves=True), branch=digest("another branch")))
+    assert who_left(apply(register, Leave(elsewhere))) == [B], "that life is over"
+    forged = by(A, replace(asks(B, leaves=True), branch=digest("another branch")))
+    assert "signature" in refused(register, Leave(forged))
 
 
 def test_who_is_not_heard_of_is_removed_by_a_quorum_that_says_so_now() -> None:
