@@ -37,7 +37,7 @@ from shoal.protocol.log.branches import fork_of
 from shoal.protocol.log.keeper import Switched
 from shoal.protocol.log.register import Rules, who_left
 from shoal.protocol.member.facts import PART, RunFacts
-from shoal.protocol.member.member import Member
+from shoal.protocol.member.member import FallsBehind, Member
 from shoal.protocol.member.past import Past, recall
 from shoal.protocol.messages.log import Register
 from shoal.protocol.net.peers.network import Network
@@ -151,6 +151,9 @@ class AgreedRun(Run):
                 self.detours.begun(event, self._network.own_addresses())
             case Lapsed():
                 self._tasks.spawn(self._lapse(event))
+            case FallsBehind(behind):
+                words = f"{behind} rounds behind, as this node applies results more slowly than others make them"
+                warn(log, "falls-behind", f"{self.manifest.name}: {words}; it gets a later state")
             case Switched(before, register):
                 self._tasks.spawn(self._leave_branch(before, register))
 

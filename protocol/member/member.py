@@ -16,6 +16,7 @@ import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from shoal.protocol.averaging import events as told
 from shoal.protocol.averaging.policy import Base, Ready
@@ -31,14 +32,21 @@ from shoal.protocol.log.core import EntryDecided
 from shoal.protocol.log.keeper import LogSkipped, Switched
 from shoal.protocol.log.register import body_of
 from shoal.protocol.member.facts import PART, RunFacts
+from shoal.protocol.member.lag import Lag
 from shoal.protocol.member.past import Past
 from shoal.protocol.member.presence import Presence
 from shoal.protocol.membership.members import PeerUp, StatusChanged
 from shoal.protocol.messages.averaging import AVERAGING_MESSAGES, GetTable, Give
 from shoal.protocol.messages.transfer import TRANSFER_MESSAGES
 
-FALLEN_BACK = 2  # times as many results as at first are ahead of a member that applies them in vain
-FEW = 8  # results: as many are ahead of a member at first, at least, as far as that is compared
+NEAR = 8  # rounds: a state that is older than the newest by more is none for a member that falls behind
+
+
+@dataclass(frozen=True, slots=True)
+class FallsBehind(Event):
+    """This member applies results more slowly than they are made, is so many behind, and gets a later state."""
+
+    behind: int
 
 
 class Member(Presence):
@@ -65,7 +73,7 @@ class Member(Presence):
         self._has_switched = False  # to another branch, whose state is not here
         self._installing: int | None = None  # the round after which the state is that is being installed
         self._replays = base is not None and base.round > facts.origin.round  # whether we may apply results since then
-        self._was_behind: int | None = None  # by how many of them when we began to, and had read the log
+        self._lag = Lag()
         self._policy = facts.policy
         self.certified = past.certified
         self._catching_up = self.transfer = Transfer(me, PART, self.certified, self.membership, room, self._is_vouched)
@@ -83,7 +91,8 @@ class Member(Presence):
 
     def opened(self, now: float, base: Base) -> list[Effect]:
         """The state that we were told of is installed, unless we have left the branch that it is of meanwhile."""
-        self._installing, self._replays, self._was_behind = None, True, None
+        self._installing, self._replays = None, True
+        self._lag.begin()
         if self.certified.history(base.round) not in (None, base.history):
             return []
         return self._digest(now, self.rounds.open(now, base))
@@ -148,7 +157,9 @@ class Member(Presence):
                 return self._catch_up(now, round)
             case told.Committed(decision=decision):
                 self.transfer.passed(decision.round)
-                self._replays = self._replays and decision.round < self.rounds.state.round
+                if decision.round >= self.rounds.state.round:
+                    self._replays = False
+                    self._lag.end()
             case EntryDecided(entry, _, register):
                 self.certified.read(body_of(entry.body), register)
                 return [*self._tell_rounds(now, event), *self.transfer.log_read(now)]
@@ -200,12 +211,17 @@ class Member(Presence):
         if base is None:  # also while a state is being installed
             return []
         behind = round - base.round
-        if self._was_behind is None and not self.log.is_reading:
-            self._was_behind = behind
-        falls_back = self._was_behind is not None and behind > FALLEN_BACK * max(self._was_behind, FEW)
-        if behind > 1 and self._replays and not falls_back and self.rounds.is_next_coming(now):
+        if behind <= 1:
+            return self.transfer.start(now, beyond=base.round - 2)
+        if not self._replays or not self.rounds.is_next_coming(now):
+            return self.transfer.start(now, beyond=base.round)
+        if self.transfer.active or not self._lag.is_hopeless(now, behind, self.log.is_reading):
             return []
-        return self.transfer.start(now, beyond=base.round if round > base.round + 1 else base.round - 2)
+        asked = self.transfer.start(now, beyond=max(base.round, round - NEAR))
+        if not self.transfer.active:  # nobody has one
+            return asked
+        self._lag.give_up()
+        return [*asked, Tell(FallsBehind(behind))]
 
     def _install_if_complete(self) -> list[Effect]:
         """Hand a downloaded state to the application, when it is not busy with a result."""

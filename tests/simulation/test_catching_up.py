@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
 from shoal.protocol.averaging.shelf import KEPT_ROUNDS, Decision
-from shoal.protocol.base.effects import Effect, Send, Timer, Wake
+from shoal.protocol.base.effects import Effect, Event, Send, Timer, Wake
 from shoal.protocol.base.ids import Digest, PeerId, content_hash
 from shoal.protocol.catchup.download import Download
 from shoal.protocol.catchup.transfer import StateReceived
-from shoal.protocol.member.member import FALLEN_BACK, FEW
+from shoal.protocol.member.lag import FEW, TIMES, Lag
+from shoal.protocol.member.member import NEAR, FallsBehind
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
@@ -23,6 +25,7 @@ from tests.simulation.versions import root_of
 from tests.simulation.world import World
 
 LATE = PeerId("p04")
+E = TypeVar("E", bound=Event)
 
 
 def _swarm(seed: int, chunks: int = 6) -> tuple[World[Peer], Oracle]:
@@ -54,17 +57,21 @@ def _all_at(world: World[Peer], round: int) -> Callable[[], bool]:
 
 
 def _received(world: World[Peer], peer: PeerId) -> list[StateReceived]:
-    """Filled with the messages that `peer` gets from now on."""
-    node, received = world.node(peer), []
-    on_event = node.on_event
+    """Filled with the states that `peer` gets from now on."""
+    return _told(world.node(peer), StateReceived)
+
+
+def _told(node: Peer, kind: type[E]) -> list[E]:
+    """Filled with the events of a kind that `node` is told from now on."""
+    told, on_event = list[E](), node.on_event
 
     def note(now: float, event: object) -> list[Effect]:
-        if isinstance(event, StateReceived):
-            received.append(event)
+        if isinstance(event, kind):
+            told.append(event)
         return on_event(now, event)  # type: ignore[arg-type]
 
     node.on_event = note  # type: ignore[method-assign]
-    return received
+    return told
 
 
 @pytest.mark.parametrize("seed", seeds(1, 4))
@@ -151,8 +158,13 @@ def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7, 9])  # with others it comes to stand where the others do, and is waited for
-def test_who_applies_results_more_slowly_than_they_are_made_gets_a_later_state(seed: int) -> None:
+@pytest.mark.parametrize("has_rule", [True, False])
+def test_who_applies_results_more_slowly_than_they_are_made_gets_a_later_state(
+    seed: int, has_rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would fall back for as long as they are kept: the others do not wait for who does not stand where they are."""
+    if not has_rule:
+        monkeypatch.setattr(Lag, "is_hopeless", lambda self, now, behind, is_reading: False)
     world, oracle = build(seed, 3, LAN, Shape(chunks=6, start_members=1))
     slow = peers_named(3)[1 + seed % 2]
     pace = world.run_until(_all_at(world, 8), within=120.0) / 8
@@ -160,11 +172,15 @@ def test_who_applies_results_more_slowly_than_they_are_made_gets_a_later_state(s
     world.run(4.0)
     world.start(slow)
     _apply_late(world.node(slow), 1.5 * pace)
-    behind = []
-    for _ in range(150):
+    received, fell = _received(world, slow), _told(world.node(slow), FallsBehind)
+    behind = list[int]()
+    for _ in range(240):
+        count = len(received)
         world.run(1.0)
         behind.append(oracle.newest - world.node(slow).round)
-    assert max(behind) <= FALLEN_BACK * FEW + 3  # what is made during the download
+        assert len(received) == count or oracle.newest - received[-1].base.round <= NEAR, "as good as the newest"
+    assert len(fell) == (2 if has_rule else 0), "each costs the others a transfer, so it takes longer each time"
+    assert (max(behind) <= 2 * TIMES * FEW + 3) == has_rule, "what is made during the download is beside that"
     assert not world.errors
 
 

@@ -62,6 +62,11 @@ WARNINGS: Mapping[str, Row] = {
     "run-not-restored": Row(MACHINE, "An earlier run cannot be entered again.", "Leave it, and join it again."),
     "run-not-ended": Row(MACHINE, "A run could not be left in order.", "To the others it looks like a death."),
     "round-undone": Row(MACHINE, "A result is lost on all disks, as after a power cut: it is undone."),
+    "falls-behind": Row(
+        MACHINE,
+        "Results are applied here more slowly than others make them; a later state is fetched.",
+        "Free processors here, or leave the run to faster machines.",
+    ),
     "one-sided": Row(NETWORK, "A partner was lost after it had sent its part."),
     "rest-damaged": Row(MACHINE, "What was kept of a run here cannot be used; others may have it."),
     "branch-founded": Row(
