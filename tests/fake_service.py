@@ -242,7 +242,7 @@ class FakeService:
         meters.committed(2048, 0.25, took_part=True)
         meters.voided()
         traffic = {"control": {"sent": 1, "received": 2}, "bulk": {"sent": 30, "received": 40}}
-        rest = {"participants": 3, "last_commit": 1.7e9, "active": True, "bytes": traffic}
+        rest = {"participants": 3, "last_commit": 1.7e9, "active": True, "lacks_quorum": False, "bytes": traffic}
         rest["bulk"] = {"direct": {"sent": 20, "received": 40}, "relayed": {"sent": 10, "received": 0}}
         return [{"run": RUN, **meters.as_json(), **rest}]
 
@@ -301,7 +301,8 @@ class FakeService:
 
     def continue_run(self, run: str, sure: bool) -> Any:
         self.calls.append(("continue", find_run(run, {RUN: "stdlib"}), sure))
-        return {"run": RUN, "name": "stdlib", "here": [PEER], "away": [EVIL]}
+        why = "the run waits until its only voter is back; away: evil"
+        return {"run": RUN, "name": "stdlib", "why": why, "round": 12, "here": [PEER], "away": [EVIL]}
 
     def promote_member(self, run: str, peer: str) -> Any:
         self.calls.append(("promote", find_run(run, {RUN: "stdlib"}), peer))

@@ -394,8 +394,10 @@ class RunName(TypedDict):
 class ContinuedRun(RunName):
     """A run that can decide nothing, and with whom it goes on."""
 
+    why: Annotated[str, "who is missing, so that nothing can be decided"]
+    round: Annotated[int, "the last one that is decided here"]
     here: Annotated[list[str], "the members with whom it goes on, this node among them"]
-    away: Annotated[list[str], "voters without whom nothing can be decided, and who are left behind"]
+    away: Annotated[list[str], "the members that are left behind, voters first"]
 
 
 class LeftRun(RunName):
@@ -506,6 +508,7 @@ class RunMetrics(RunCounters):
     participants: int | None
     last_commit: float
     active: bool
+    lacks_quorum: bool
     bytes: dict[str, dict[str, int]]
     bulk: dict[str, dict[str, int]]
 

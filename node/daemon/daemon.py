@@ -426,11 +426,10 @@ class Daemon:
     async def _continue(self, run: str, sure: bool) -> ContinuedRun:
         found = self._runs.find(run)
         found.member.log.check_going_on()
-        here = found.member.log.survivors
-        away = [voter for voter in found.member.log.register.voters if voter not in here]
+        answer = run_view.without_quorum(found)
         if sure:
             found.go_on()
-        return {"run": found.id.hex(), "name": found.manifest.name, "here": [*here], "away": [*away]}
+        return answer
 
     async def _promote(self, run: str, peer: str) -> RunName:
         found = self._runs.find(run)

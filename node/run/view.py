@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from shoal.dht.directory import Evidence
 from shoal.node.api import answers
-from shoal.node.api.answers import PeerConnection, PeerRow, RunDetails, RunMetrics, RunRow, Timeline, WorkerRow
+from shoal.node.api.answers import (
+    ContinuedRun,
+    PeerConnection,
+    PeerRow,
+    RunDetails,
+    RunMetrics,
+    RunRow,
+    Timeline,
+    WorkerRow,
+)
 from shoal.node.base.kept import names
 from shoal.node.base.malloc import resident_bytes
 from shoal.node.base.quantities import as_duration
@@ -186,6 +195,21 @@ def waiting_for(run: Run) -> str | None:
     return f"round {number} waits for {', '.join(map(short, missing))}" if missing else None
 
 
+def without_quorum(run: Run) -> ContinuedRun:
+    """With whom the run would go on now, since those who are here can decide nothing, and without whom."""
+    log, register = run.member.log, run.member.log.register
+    here = log.survivors
+    known = dict.fromkeys((*register.voters, *(member.peer for member in register.members)))
+    return {
+        "run": run.id.hex(),
+        "name": run.manifest.name,
+        "why": _undecided(run),
+        "round": max((part.round for part in register.parts), default=run.outer.committed.current.round),
+        "here": [*here],
+        "away": [peer for peer in known if peer not in here],
+    }
+
+
 def _undecided(run: Run) -> str:
     """Why the members that are here can decide nothing."""
     log = run.member.log
@@ -329,6 +353,7 @@ def meters(run: Run, traffic: Traffic) -> RunMetrics:
         "participants": last.contributors if last is not None else None,
         "last_commit": run.commits.last_commit,
         "active": not run.is_finished,
+        "lacks_quorum": run.member.awaits_quorum,
         "bytes": {
             "control": asdict(traffic.control),
             "bulk": {"sent": traffic.bulk_sent, "received": traffic.bulk_received},

@@ -90,8 +90,10 @@ def test_who_has_a_run_go_on_is_told_without_whom(
     says(line)
     code, out, _ = shoal("run", "continue", "stdlib")
     assert code == (Exit.OK if is_sure else Exit.FAILED)
-    assert "stdlib can decide nothing" in out
-    assert "members here: 1" in out
+    assert "stdlib can decide nothing: the run waits until its only voter is back; away: evil." in out
+    assert "It would go on after round 12 with members: 1, and without " in out
+    assert "is not in it, and lost if they are lost for good" in out
+    assert "drops what it did" in out
     assert "Go on without them? [y/N]" in out
     assert node.calls == [("continue", RUN, False), *([("continue", RUN, True)] if is_sure else [])]
 

@@ -44,6 +44,7 @@ async def test_every_promised_metric_has_the_nodes_number() -> None:
         ("shoal_run_model_flops_utilization", (run,)): 0.375,
         ("shoal_run_members", (run,)): 4.0,
         ("shoal_run_branches", (run,)): 1.0,
+        ("shoal_run_lacks_quorum", (run,)): 0.0,
         ("shoal_run_active", (run,)): 1.0,
         ("shoal_run_samples_total", (run,)): 2048.0,
         ("shoal_round_participants", (run,)): 3.0,

@@ -12,7 +12,16 @@ import pytest
 from shoal.node.run.meters import Meters
 from shoal.node.run.records import CommitLog
 from shoal.node.run.run import Run
-from shoal.node.run.view import all_rows, branch, is_active, meters, needs_others, seconds_left, waiting_for
+from shoal.node.run.view import (
+    all_rows,
+    branch,
+    is_active,
+    meters,
+    needs_others,
+    seconds_left,
+    waiting_for,
+    without_quorum,
+)
 from shoal.protocol.base.ids import NO_DIGEST, PeerId, RunId
 from shoal.protocol.net.measure.rates import Traffic
 
@@ -41,9 +50,11 @@ def run(
 ) -> Run:
     """A run that has committed three rounds."""
     usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
-    register = SimpleNamespace(voters=("far", *PEERS), yields_to=yields_to)
+    members = [SimpleNamespace(peer=peer) for peer in ("silent", *PEERS, "far")]
+    register = SimpleNamespace(voters=("far", *PEERS), members=members, parts=(BASE,), yields_to=yields_to)
     log = SimpleNamespace(
         here=PEERS,
+        survivors=PEERS,
         seeks_branch=seeks_branch,
         is_elsewhere=lambda peer: peer in elsewhere,
         is_member=is_member,
@@ -241,12 +252,21 @@ def test_the_run_of_a_familys_part_is_trained_alone_and_waits_for_nobody() -> No
     assert links == {"aa": None, "ff": "shoal2ff"}
 
 
+def test_before_a_run_goes_on_without_a_quorum_all_who_are_left_behind_are_named() -> None:
+    """Also members without a vote; and why, where those who are missing are here, without their votes."""
+    manifest = SimpleNamespace(name="tiny")
+    found = without_quorum(run("reducing", away=[PEERS[0]], id=RunId(bytes(32)), manifest=manifest))
+    assert found["why"] == "the run waits until a quorum of its 3 voters is back; back without a vote: 7nBFdh"
+    assert (found["round"], found["here"], found["away"]) == (3, PEERS, ["far", "silent"])
+
+
 def test_a_run_is_active_until_its_last_round_and_its_age_counts_from_the_joining() -> None:
     before = time.time()
     parts: dict[str, Any] = {"id": RunId(bytes(32)), "commits": CommitLog(), "meters": Meters()}
     for finished in (False, True):
-        shown = meters(run(is_finished=finished, **parts), Traffic())
+        shown = meters(run(is_finished=finished, away=["far"] if finished else [], **parts), Traffic())
         assert shown["active"] is not finished
+        assert shown["lacks_quorum"] is finished
         assert before - 1 <= shown["last_commit"] <= time.time() + 1
 
 

@@ -343,10 +343,12 @@ def _whole(link: str, preview: Preview) -> str:
 def _show_who_goes_on(found: ContinuedRun) -> None:
     from shoal.node.base.kept import names
 
-    print(f"{found['name']} can decide nothing: {names(found['away'])} are away; members here: {len(found['here'])}.")
-    print("If those who are away are lost, what they alone had of the last round is, and nothing else.")
-    print("Who was only away joins the others by itself when it is back. If those who are away live and go on by")
-    print("themselves, too, the part that has done less joins the other when they meet, and drops what it did.\n")
+    without = f", and without {names(found['away'])}" if found["away"] else ""
+    print(f"{found['name']} can decide nothing: {found['why']}.")
+    print(f"It would go on after round {found['round']} with members: {len(found['here'])}{without}.")
+    print("What others have trained or decided after that round is not in it, and lost if they are lost for good.")
+    print("Who was only away joins by itself when it is back. If others live, and go on too, the part that has done")
+    print("less joins the other when they meet, and drops what it did.\n")
 
 
 def _check_can_ask(yes: bool, as_json: bool, what: str = "join", instead: str = "`shoal run preview`") -> None:

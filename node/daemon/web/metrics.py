@@ -137,6 +137,8 @@ def _rounds(meters: Sequence[RunMetrics]) -> Iterator[Metric]:
     yield _per_run(GaugeMetricFamily("shoal_round_participants", counted, labels=["run"]), meters, "participants")
     active = "1 while rounds of the run are to come, also if it has failed on this node."
     yield _per_run(GaugeMetricFamily("shoal_run_active", active, labels=["run"]), meters, "active")
+    stuck = "1 while the members that are here can decide nothing, as too many voters are away."
+    yield _per_run(GaugeMetricFamily("shoal_run_lacks_quorum", stuck, labels=["run"]), meters, "lacks_quorum")
     when = "When the last round was applied here, or the run was joined, in seconds since 1970."
     family = GaugeMetricFamily("shoal_round_last_commit_timestamp_seconds", when, labels=["run"])
     yield _per_run(family, meters, "last_commit")
