@@ -52,6 +52,7 @@ from tests.netlab.nodes import LabNode
 from tests.netlab.segments import Segment
 
 DONORS, JOINERS = 3, 5
+CORES = sorted(os.sched_getaffinity(0))
 CASES = ("line", "killed", "five", "half", "beside")
 GOALS = {"line": 0.9, "killed": 1.1, "five": 1.5, "half": 0.55, "beside": 0.95}
 AT_LEAST = ("line", "beside")  # cases whose figure must not be lower than its goal
@@ -196,10 +197,10 @@ def trained_beside(place: Swarm, trainer: Machine) -> tuple[float, float, float]
     What else it does, such as encrypting a state, takes the time of its worker's core, and of no other.
     """
     joiner, seen = place.newcomer(), list[dict[str, Any]]()
-    own, *others = sorted(os.sched_getaffinity(0))
-    for machine in (*place.donors, joiner):
-        machine.pin(others)
-    trainer.pin([own])
+    own, *others = CORES
+    pin(os.getpid(), others)
+    for machine in place.living:
+        pin(machine.pid, [own] if machine is trainer else others)
     run = trainer.train()
     until(lambda: trainer.last_round(run)["round"] > 1, "rounds", PATIENCE, trainer.node.words)
     seconds = joiner.download(place.run, lambda seconds, share: seen.append(trainer.last_round(run)))
@@ -212,6 +213,16 @@ def trained_beside(place: Swarm, trainer: Machine) -> tuple[float, float, float]
         raise TooLate("the download was over after too few rounds of the training beside it: give --mib more")
     speed = (last["samples"] - first["samples"]) / (last["applied_at"] - first["applied_at"])
     return speed, seconds, memory
+
+
+def pin(pid: int, cores: Sequence[int]) -> None:
+    """Have a process, and whatever it starts later, run on these cores only."""
+    done: set[str] = set()
+    while new := {thread.name for thread in Path(f"/proc/{pid}/task").iterdir()} - done:
+        for thread in new:
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), cores)
+        done |= new
 
 
 # -- the swarm -----------------------------------------------------------------------------------------------------
@@ -239,12 +250,6 @@ class Machine:
         """Whatever leaves this machine passes a token bucket from now on."""
         bucket = f"qdisc add dev {self.device} root tbf rate {mbit:g}mbit burst 128kb latency 100ms"
         run("tc", "-n", self.node.host.name, *bucket.split())
-
-    def pin(self, cores: Sequence[int]) -> None:
-        """Have the daemon, and the worker that it starts later, run on these cores only."""
-        for thread in Path(f"/proc/{self.pid}/task").iterdir():
-            with suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread.name), cores)
 
     @property
     def pid(self) -> int:
@@ -334,7 +339,7 @@ class Swarm:
     def __init__(self, lab: Lab, children: Children, folder: Path, mib: int, mbit: float) -> None:
         self._lab, self._children, self._folder, self._mbit = lab, children, folder, mbit
         self._lan = lab.segment("lan")
-        self._count = 0
+        self.machines: list[Machine] = []
         manifest, checkpoint = large_state.make(folder, mib)
         self.donors: list[Machine] = []
         for _ in range(DONORS):
@@ -353,14 +358,20 @@ class Swarm:
         """A machine that has joined nothing yet."""
         return self._machine()
 
+    @property
+    def living(self) -> list[Machine]:
+        """Those whose daemons run."""
+        return [each for each in self.machines if each.node.child is not None and each.node.child.code() is None]
+
     def least(self, share: float, lines: int) -> float:
         """The seconds that so many donors' lines need for a share of the state."""
         return share * self.size * 8 / (lines * self._mbit * 1e6)
 
     def _machine(self) -> Machine:
         door = self.donors[0].node.door if self.donors else ""
-        self._count += 1
-        return Machine(self._lan, self._lab, self._children, self._folder, self._count, door)
+        number = len(self.machines) + 1
+        self.machines.append(Machine(self._lan, self._lab, self._children, self._folder, number, door))
+        return self.machines[-1]
 
 
 @contextmanager
@@ -383,7 +394,7 @@ def _words(result: Result) -> str:
         "beside": f"{result.figure:.1%} of the training of who donates nothing",
     }[result.case]
     words = f"{result.case:7} {result.mib:5} MiB {result.seconds:7.2f} s, least {result.least:6.2f} s; {what}"
-    return f"{words}; memory {result.memory:.2f} states{'' if result.ok else '   BELOW ITS GOAL'}"
+    return f"{words}; memory {result.memory:.2f} states{'' if result.ok else '   MISSES ITS GOAL'}"
 
 
 def _parse() -> argparse.Namespace:
@@ -395,6 +406,8 @@ def _parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.mib < 512 or options.mib % 512:
         parser.error("--mib must be a multiple of 512")
+    if "beside" in options.case and len(CORES) < 2:
+        parser.error("`beside` needs two cores")
     return options
 
 

@@ -395,7 +395,8 @@ class ContinuedRun(RunName):
     """A run that can decide nothing, and with whom it goes on."""
 
     why: Annotated[str, "who is missing, so that nothing can be decided"]
-    round: Annotated[int, "the last one that is decided here"]
+    round: Annotated[int, "the one after which the state is that is here, and is gone on with"]
+    keeps_replicas: Annotated[bool, "whether each member has parameters of its own, and keeps them"]
     here: Annotated[list[str], "the members with whom it goes on, this node among them"]
     away: Annotated[list[str], "the members that are left behind, voters first"]
 

@@ -152,8 +152,8 @@ class AgreedRun(Run):
             case Lapsed():
                 self._tasks.spawn(self._lapse(event))
             case FallsBehind(behind):
-                words = f"{behind} rounds behind, as this node applies results more slowly than others make them"
-                warn(log, "falls-behind", f"{self.manifest.name}: {words}; it gets a later state")
+                words = f"{behind} rounds behind, and results come or are applied here more slowly than they are made"
+                warn(log, "falls-behind", f"{self.manifest.name}: {words}; a later state is fetched")
             case Switched(before, register):
                 self._tasks.spawn(self._leave_branch(before, register))
 

@@ -204,7 +204,8 @@ def without_quorum(run: Run) -> ContinuedRun:
         "run": run.id.hex(),
         "name": run.manifest.name,
         "why": _undecided(run),
-        "round": max((part.round for part in register.parts), default=run.outer.committed.current.round),
+        "round": run.outer.committed.current.round,
+        "keeps_replicas": run.manifest.method.has_replicas,
         "here": [*here],
         "away": [peer for peer in known if peer not in here],
     }
@@ -215,18 +216,23 @@ def _undecided(run: Run) -> str:
     log = run.member.log
     if log.register.yields_to != NO_DIGEST:
         return "the run has yielded to another branch of its log, and nobody who is on that is to be found"
-    voters, away = len(log.register.voters), run.member.awaited_voters
+    voters = len(log.register.voters)
     those = f"a quorum of its {voters} voters" if voters > 1 else "its only voter"
-    here = [peer for peer in away if _is_up(run, peer)]
+    return "; ".join([f"the run waits until {those} is back", *_missing(run, log.deciding)])
+
+
+def _missing(run: Run, voters: Iterable[PeerId]) -> list[str]:
+    """Who of these does not vote here, and why; a phrase for each reason."""
+    log = run.member.log
+    missing = [voter for voter in voters if voter not in log.here]
+    here = [peer for peer in missing if _is_up(run, peer)]
     elsewhere = [peer for peer in here if log.is_elsewhere(peer)]
-    anew = [peer for peer in here if peer not in elsewhere]
     found = {
-        "away: {}": [peer for peer in away if peer not in here],
-        "back without a vote: {}": anew,
+        "away: {}": [peer for peer in missing if peer not in here],
+        "back without a vote: {}": [peer for peer in here if peer not in elsewhere],
         "on another branch of the log: {}": elsewhere,
     }
-    who = [words.format(names(peers)) for words, peers in found.items() if peers]
-    return "; ".join([f"the run waits until {those} is back", *who])
+    return [words.format(names(peers)) for words, peers in found.items() if peers]
 
 
 def _is_up(run: Run, peer: PeerId) -> bool:
@@ -268,7 +274,8 @@ def _not_admitted(run: Run) -> str | None:
         )
     voters = log.register.voters
     here = sum(voter in log.here for voter in voters)
-    return None if log.is_member else f"the run's voters must admit this node: {here} of {len(voters)} are here"
+    admit = f"the run's voters must admit this node: {here} of {len(voters)} are here"
+    return None if log.is_member else "; ".join([admit, *_missing(run, voters)])
 
 
 def peer_rows(run: Run, reached: Callable[[PeerId], PeerConnection]) -> list[PeerRow]:
@@ -346,14 +353,14 @@ def timeline(run: Run, round: int) -> Timeline:
 
 def meters(run: Run, traffic: Traffic) -> RunMetrics:
     """The run's counters in `/metrics`; the rest is in its row."""
-    last = run.commits.records[-1] if run.commits.records else None
+    last, log = run.commits.records[-1] if run.commits.records else None, run.member.log
     return {
         "run": run.id.hex(),
         **run.meters.as_json(),
         "participants": last.contributors if last is not None else None,
         "last_commit": run.commits.last_commit,
         "active": not run.is_finished,
-        "lacks_quorum": run.member.awaits_quorum,
+        "lacks_quorum": log.is_member and not log.register.is_over and not log.can_decide(log.here),
         "bytes": {
             "control": asdict(traffic.control),
             "bulk": {"sent": traffic.bulk_sent, "received": traffic.bulk_received},

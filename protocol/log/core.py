@@ -248,7 +248,7 @@ class Core:
         """What this peer has said for this number and view, and wants: it may be lost, and views become long.
 
         It is what it has said before, to the bit: whoever has heard it ignores it, or answers with what we lack.
-        Not to those that membership takes for dead: once they are found again they hear the next one.
+        Not to those that membership takes for dead: once they are found again they are told.
         """
         return [each for each in self._turn(Turn.repeat)[1] if not (isinstance(each, Send) and each.to in self.down)]
 

@@ -6,7 +6,8 @@
 - The proposer makes entries of such statements once there are enough of them.
 - Whoever is told to go on without a quorum founds a branch with the members that are here, or joins that of another.
 - Whoever is shown another branch yields to it, or leaves for it at once, if that is the run (rivals.py).
-- Whoever leaves asks for that, and goes on until it is decided.
+- Whoever leaves asks for that, and goes on until it is decided. Whoever comes over from another branch passes on the
+  wishes of those who have left that one.
 
 A `Judge` says what the log does not: which state is here, whether the last round is over and, where the log has no
 results, who has gone enough.
@@ -231,6 +232,8 @@ class Keeper:
         self._came_over: set[PeerId] = set()  # who has spoken of another branch before, and of ours now
         self._rivals = Rivals()
         self._left: dict[PeerId, Leave] = {}  # the wishes of those who have left, here or on a branch of before
+        for decided in core.log:
+            self._note_who_left(decided.entry)
         self._promoted: set[PeerId] = set()  # members for whom this peer wants a vote
         self._repetition = Repetition()  # of what the core says
         self._turn = 0
@@ -505,7 +508,8 @@ class Keeper:
                 case Tell(EntryDecided(entry, before, register)):
                     decided = next(each for each in reversed(self.core.log) if each.entry == entry)
                     self._shortcuts.read(before, decided, register)
-                    self._note_who_left(before, entry, register)
+                    if len(register.members) < len(before.members):  # large entries are others
+                        self._note_who_left(entry)
                     done.append(effect)
                     done += self._after_entry(before, register)
                 case Tell(Review(entry, is_bound)):
@@ -561,6 +565,12 @@ class Keeper:
     def _is_good(self, body: Message) -> bool:
         """What the entry alone does not show: who is there."""
         match body:
+            case Leave(asks=Asks(peer=self.core.me)) if not self.is_leaving:
+                return False
+            case Leave(asks=Asks(peer=peer, branch=branch)) if branch != self.register.branch and self._view.is_alive(
+                peer
+            ):  # it has come back without having heard that it had left, or that came to nothing
+                return False
             case Leave(asks=Asks(peer=peer)) if peer in self.register.voters:
                 rest = [voter for voter in self.register.voters if voter != peer]
                 here = [voter for voter in rest if voter == self.core.me or self._view.is_alive(voter)]
@@ -650,7 +660,7 @@ class Keeper:
         if self.core.looks:
             return [*self._begin(), *self._act()]
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
-        effects += self._let_go() + self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
+        effects += self._pass_on_wishes() + self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
         effects += self._say_whom_to_promote() + self._go_on() + self._yield_to_rival()
         return effects + self._make_entries() + self._end()
 
@@ -747,14 +757,16 @@ class Keeper:
         leave = Leave(signed(Asks(self.register.branch, core.me, core.life, True, b""), core.rules.signer))
         return self.want(leave) if self._is_good(leave) else []
 
-    def _let_go(self) -> list[Effect]:
-        """Those who have left the branch that this peer comes from, and are members of the present one still."""
+    def _pass_on_wishes(self) -> list[Effect]:
+        """Want out who has left the branch that this peer comes from, and is a member of this one still; one by one."""
         members = {(each.peer, each.life) for each in self.register.members} if self._left and self.is_member else ()
         wishes = [each for each in self._left.values() if (each.asks.peer, each.asks.life) in members]
-        return [effect for wish in wishes if self._is_good(wish) for effect in self.want(wish)]
+        good = [wish for wish in wishes if self._is_good(wish)]
+        return self.want(good[0]) if good else []
 
-    def _note_who_left(self, before: Register, entry: Entry, register: Register) -> None:
-        if len(register.members) < len(before.members) and isinstance(wish := body_of(entry.body), Leave):
+    def _note_who_left(self, entry: Entry) -> None:
+        """Keep the wish by which a member has left, if the entry is one: it holds on other branches as well."""
+        if isinstance(wish := body_of(entry.body), Leave):
             others = [(peer, each) for peer, each in self._left.items() if peer != wish.asks.peer]
             self._left = dict([*others, (wish.asks.peer, wish)][-REMEMBERED:])
 

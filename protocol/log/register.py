@@ -346,7 +346,10 @@ class _Step:
         return register
 
     def leave(self, body: Leave) -> Register:
-        """Who has asked to leave on another branch leaves this one as well: that life is over."""
+        """Who has left another branch leaves this one as well, by the same wish: that life is over.
+
+        Voters let nobody go who is there, and has asked that on another branch (`Keeper`).
+        """
         asks = body.asks
         self.require(asks.leaves, "lets go who has not asked")
         self._require_member(asks.peer, asks.life)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-TIMES = 2  # as many results as at first are ahead of a member that gets nowhere
-FEW = 8  # results: with fewer ahead of it at first, a member is taken to have had as many
-SETTLING = 10.0  # seconds in which results may fail to come for another reason, such as a lost message
+TIMES = 2  # a member gives up when this many times as many results are ahead of it as at first
+FEW = 8  # fewer results than this at first count as this many
+SETTLING = 10.0  # seconds before that: results may fail to come for another reason, such as a lost message
 MOST_DOUBLINGS = 3
 
 

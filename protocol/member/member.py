@@ -44,7 +44,7 @@ NEAR = 8  # rounds: a state that is older than the newest by more is none for a 
 
 @dataclass(frozen=True, slots=True)
 class FallsBehind(Event):
-    """This member applies results more slowly than they are made, is so many behind, and gets a later state."""
+    """Results come or are applied here more slowly than they are made: so many `behind`, it gets a later state."""
 
     behind: int
 
@@ -164,7 +164,7 @@ class Member(Presence):
                 self.certified.read(body_of(entry.body), register)
                 return [*self._tell_rounds(now, event), *self.transfer.log_read(now)]
             case Switched(register=register):
-                self._has_switched = True
+                self._has_switched, self._lag = True, Lag()
                 self.certified.restart(register)
             case LogSkipped(register=register):
                 self.certified.skip(register)

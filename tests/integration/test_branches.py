@@ -175,8 +175,12 @@ def test_a_run_that_is_never_to_go_on_waits_and_says_for_whom(children: Children
     name = short(PeerId(str(first.client.status()["peer"])))
     first.kill()
     third = join_from(second, run, children, tmp_path)
+
+    def says_for_whom(node: RealNode) -> bool:
+        return f"away: {name}" in str(node.row().get("waiting_for"))
+
     for node in (second, third):
-        until(lambda node=node: f"away: {name}" in str(node.row().get("waiting_for")), "a word", node.words)  # type: ignore[misc]
+        until(partial(says_for_whom, node), "a word", node.words)
     assert "only `shoal run continue` goes on without them" in str(second.row()["waiting_for"])
     round, begin = second.round(), time.monotonic()
 

@@ -119,7 +119,7 @@ def forget_who_left(patch: pytest.MonkeyPatch) -> None:
 
 def forget_the_wishes_of_who_left(patch: pytest.MonkeyPatch) -> None:
     """They are not repeated on the branch that was joined."""
-    patch.setattr(Keeper, "_let_go", lambda self: [])
+    patch.setattr(Keeper, "_pass_on_wishes", lambda self: [])
 
 
 def count_the_last_result_again(patch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_who_has_a_run_go_on_is_told_without_whom(
     assert "stdlib can decide nothing: the run waits until its only voter is back; away: evil." in out
     assert "It would go on after round 12 with members: 1, and without " in out
     assert "is not in it, and lost if they are lost for good" in out
-    assert "drops what it did" in out
+    assert "drops its own" in out
     assert "Go on without them? [y/N]" in out
     assert node.calls == [("continue", RUN, False), *([("continue", RUN, True)] if is_sure else [])]
 

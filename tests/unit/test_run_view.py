@@ -51,9 +51,12 @@ def run(
     """A run that has committed three rounds."""
     usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
     members = [SimpleNamespace(peer=peer) for peer in ("silent", *PEERS, "far")]
-    register = SimpleNamespace(voters=("far", *PEERS), members=members, parts=(BASE,), yields_to=yields_to)
+    register = SimpleNamespace(voters=("far", *PEERS), members=members, is_over=False, yields_to=yields_to)
+    here = [peer for peer in PEERS if peer not in away]
     log = SimpleNamespace(
-        here=PEERS,
+        here=here,
+        deciding=away or register.voters,
+        can_decide=lambda peers: len(peers) >= 2,
         survivors=PEERS,
         seeks_branch=seeks_branch,
         is_elsewhere=lambda peer: peer in elsewhere,
@@ -114,7 +117,7 @@ def run(
             "the log here ends before the entry that the run's link names: this node waits for a member that has more, "
             "or until one without more was here for a minute, as the link is of another branch of the log",
         ),
-        (run("syncing", is_member=False), "the run's voters must admit this node: 2 of 3 are here"),
+        (run("syncing", is_member=False), "the run's voters must admit this node: 2 of 3 are here; away: far"),
         (run(trouble=(lost := "the worker was ended by SIGKILL; it is started again")), lost),
         (run("deciding", record=(full := "what must not be forgotten cannot be written: No space left")), full),
         (run("reducing", failure="the disk is full"), None),
@@ -254,20 +257,35 @@ def test_the_run_of_a_familys_part_is_trained_alone_and_waits_for_nobody() -> No
 
 def test_before_a_run_goes_on_without_a_quorum_all_who_are_left_behind_are_named() -> None:
     """Also members without a vote; and why, where those who are missing are here, without their votes."""
-    manifest = SimpleNamespace(name="tiny")
+    manifest = SimpleNamespace(name="tiny", method=SimpleNamespace(has_replicas=False))
     found = without_quorum(run("reducing", away=[PEERS[0]], id=RunId(bytes(32)), manifest=manifest))
     assert found["why"] == "the run waits until a quorum of its 3 voters is back; back without a vote: 7nBFdh"
     assert (found["round"], found["here"], found["away"]) == (3, PEERS, ["far", "silent"])
+
+
+def test_in_a_run_of_replicas_whose_exchanges_wait_for_nobody_the_voters_that_are_away_are_named_as_well() -> None:
+    manifest = SimpleNamespace(name="tiny", method=SimpleNamespace(has_replicas=True))
+    waits = run("reducing", away=["far"], id=RunId(bytes(32)), manifest=manifest)
+    waits.member.awaits_quorum, waits.member.awaited_voters = False, []  # type: ignore[misc]
+    assert without_quorum(waits)["why"] == "the run waits until a quorum of its 3 voters is back; away: far"
 
 
 def test_a_run_is_active_until_its_last_round_and_its_age_counts_from_the_joining() -> None:
     before = time.time()
     parts: dict[str, Any] = {"id": RunId(bytes(32)), "commits": CommitLog(), "meters": Meters()}
     for finished in (False, True):
-        shown = meters(run(is_finished=finished, away=["far"] if finished else [], **parts), Traffic())
+        shown = meters(run(is_finished=finished, **parts), Traffic())
         assert shown["active"] is not finished
-        assert shown["lacks_quorum"] is finished
         assert before - 1 <= shown["last_commit"] <= time.time() + 1
+
+
+@pytest.mark.parametrize(
+    ("away", "is_member", "lacks"), [([], True, False), (PEERS[:1], True, True), (PEERS[:1], False, False)]
+)
+def test_a_member_counts_who_can_decide(away: list[PeerId], is_member: bool, lacks: bool) -> None:
+    parts: dict[str, Any] = {"id": RunId(bytes(32)), "commits": CommitLog(), "meters": Meters()}
+    shown = meters(run(away=away, is_member=is_member, **parts), Traffic())
+    assert shown["lacks_quorum"] is lacks
 
 
 @pytest.mark.parametrize(

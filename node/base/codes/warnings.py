@@ -64,8 +64,8 @@ WARNINGS: Mapping[str, Row] = {
     "round-undone": Row(MACHINE, "A result is lost on all disks, as after a power cut: it is undone."),
     "falls-behind": Row(
         MACHINE,
-        "Results are applied here more slowly than others make them; a later state is fetched.",
-        "Free processors here, or leave the run to faster machines.",
+        "Results come or are applied here more slowly than others make them; a later state is fetched.",
+        "Free processors here, or the line; or leave the run to others.",
     ),
     "one-sided": Row(NETWORK, "A partner was lost after it had sent its part."),
     "rest-damaged": Row(MACHINE, "What was kept of a run here cannot be used; others may have it."),

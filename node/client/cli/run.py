@@ -346,9 +346,12 @@ def _show_who_goes_on(found: ContinuedRun) -> None:
     without = f", and without {names(found['away'])}" if found["away"] else ""
     print(f"{found['name']} can decide nothing: {found['why']}.")
     print(f"It would go on after round {found['round']} with members: {len(found['here'])}{without}.")
+    print("Who was only away joins by itself when it is back.")
+    if found["keeps_replicas"]:
+        print("What others have learned since their last exchanges is in their replicas only, which they keep.\n")
+        return
     print("What others have trained or decided after that round is not in it, and lost if they are lost for good.")
-    print("Who was only away joins by itself when it is back. If others live, and go on too, the part that has done")
-    print("less joins the other when they meet, and drops what it did.\n")
+    print("If they live and go on too, the part that has done less joins the other when they meet and drops its own.\n")
 
 
 def _check_can_ask(yes: bool, as_json: bool, what: str = "join", instead: str = "`shoal run preview`") -> None:

@@ -100,6 +100,12 @@ class Bench:
         self.keeper = Keeper(core, self.seen, self.first, Shortcuts(self.first, START, now), Endless())
         self.begun = self.keeper.start()
 
+    def resume(self) -> None:
+        """Begin anew with the entries that are on the disk."""
+        core = self.keeper.core
+        core = Core.resume(core.me, core.register, core.log, core.vote_file(), core.rules)
+        self.keeper = Keeper(core, self.seen, self.first, Shortcuts(self.first, START, core.register), Endless())
+
     def lose(self, *peers: PeerId) -> None:
         """Membership gives these up."""
         self.seen.here -= set(peers)
@@ -273,20 +279,48 @@ def test_a_switch_of_branches_is_one_record_with_the_votes_of_the_later_life() -
     assert bench.keeper.core.life > member_of(bench.first, A).life
 
 
-def test_who_has_left_the_branch_of_before_is_let_go_on_the_present_one() -> None:
+def wish_to_leave(peer: PeerId) -> Leave:
+    life = member_of(Bench().first, peer).life
+    return Leave(signed(Asks(BRANCH, peer, life, True, b""), FakeSigner(peer)))
+
+
+OTHERS = digest("the branch that others were on")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_who_has_left_the_branch_of_before_is_let_go_on_the_present_one(restarts: bool) -> None:
     """Its life is over there as well, and it may go on without a quorum, as it was not removed."""
-    bench = Bench()
-    register, life = bench.first, member_of(bench.first, B).life
-    leave = Leave(signed(Asks(register.branch, B, life, True, b""), FakeSigner(B)))
-    bench.keeper.receive(C, decided(register, leave, A, B, C)[0])
+    bench, leave = Bench(), wish_to_leave(B)
+    bench.lose(B)
+    bench.keeper.receive(C, decided(bench.first, leave, A, B, C)[0])
     assert not has_member(bench.keeper.register, B)
-    here = replace(register, branch=digest("the branch that others were on"))
+    if restarts:
+        bench.resume()
+    here = replace(bench.first, branch=OTHERS)
     bench.keeper.core = replace(bench.keeper.core, register=here)
     bench.fired()
     assert [body_of(body) for body in bench.keeper.core.wanted] == [leave]
     bench.keeper.receive(C, decided(here, leave, A, B, C)[0])
     bench.fired()
     assert not bench.keeper.core.wanted, "once"
+
+
+@pytest.mark.parametrize("peer", [A, B])
+def test_nobody_who_is_here_is_let_go_for_a_wish_of_another_branch(peer: PeerId) -> None:
+    """It came to nothing: that process was killed before it was decided, and goes on in the same life."""
+    bench, leave = Bench(), wish_to_leave(peer)
+    bench.keeper.core = replace(bench.keeper.core, register=replace(bench.first, branch=OTHERS))
+    bench.keeper.receive(C, Request(OTHERS, 3, encode(leave)))
+    assert not bench.keeper.core.wanted
+
+
+def test_a_member_that_was_to_leave_and_is_back_does_not_vote_for_that() -> None:
+    bench, leave = Bench(), wish_to_leave(A)
+    bench.keeper.receive(C, Request(BRANCH, 3, encode(leave)))
+    assert not bench.keeper.core.wanted
+    bench.keeper.leave()
+    bench.keeper.receive(C, Request(BRANCH, 3, encode(leave)))
+    assert [body_of(body) for body in bench.keeper.core.wanted] == [leave]
 
 
 def test_whoever_speaks_is_not_down() -> None:
