@@ -219,8 +219,14 @@ class Round:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _receivers(self) -> tuple[PeerId, ...]:
-        return self._context.log.register.voters
+    def _receivers(self) -> list[PeerId]:
+        """The voters, but for those that are further back: they take no mean yet, and ask for it once they are here."""
+        return [peer for peer in self._context.log.register.voters if peer in self._offers or not self._is_back(peer)]
+
+    def _is_back(self, peer: PeerId) -> bool:
+        """Whether a peer does not stand yet where this round begins."""
+        status = self._context.view.status(peer)
+        return status is not None and status.round < self.base.round
 
     def _payloads(self, chunks: Collection[int]) -> dict[PeerId, int]:
         """How many payloads each member may have to move for these chunks, out or in."""
@@ -447,10 +453,16 @@ class Round:
         if self.exchange.means[chunk] is not None or not self.exchange.roster or self._headway is None:
             return False
         owner = self.exchange.owner(chunk)
+        if not self._took_part:  # the owner may have held us for dead, or for being far back; and sends nothing twice
+            return False
         if self._outcome is not None and now - self._decided_at >= self._headway.patience(owner):
             return False
         is_late = owner in self.exchange.lost or self._headway.is_late(now, owner)
         return owner != self._us.me and not is_late and self.exchange.is_begun
+
+    @property
+    def _took_part(self) -> bool:
+        return self._contribution is not None and self._us.me in self.exchange.roster
 
     def _longest_pause(self, peer: PeerId) -> float:
         if self._headway is None or peer not in self.exchange.roster:

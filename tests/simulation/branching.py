@@ -226,9 +226,15 @@ def leaves_while_cut(seed: int) -> float:
     if not has_member(register(world, greater[0]), leaver):
         raise AssertionError("the greater part has removed it before, so this play shows nothing")
     world.network.heal()
-    took = become_one(world, oracle, [name for name in names if name != leaver], SOON)
-    if leaver not in who_left(register(world)):
-        raise Violation("Left", f"{leaver} has left the lesser part, and not the run")
+    rest = [name for name in names if name != leaver]
+    took = soon(world, partial(is_one, world, rest), SOON, "not all are members of one branch")
+    try:
+        world.run_until(lambda: leaver in who_left(register(world)), SETTLING)
+    except Violation:
+        raise
+    except AssertionError as error:
+        raise Violation("Left", f"{leaver} has left the lesser part, and not the run") from error
+    become_one(world, oracle, rest, SOON)
     return took
 
 
