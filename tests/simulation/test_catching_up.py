@@ -15,6 +15,7 @@ from shoal.protocol.catchup.transfer import StateReceived
 from shoal.protocol.member.lag import FEW, TIMES, Lag
 from shoal.protocol.member.member import NEAR, FallsBehind
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
+from tests.simulation.branching import register
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle
@@ -214,6 +215,28 @@ def test_who_was_away_for_some_rounds_gets_their_results_and_no_state(seed: int,
     world.run_until(_all_at(world, newest + 2), within=60.0)
     assert not received or before < snapshot, "the others have forgotten what was before their last snapshots"
     assert not world.errors
+
+
+@pytest.mark.parametrize("seed", seeds(4, 24))
+def test_a_voter_that_is_back_holds_up_no_round(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it replays what it has missed it takes no means of the present one, and asks for them once it is there."""
+    monkeypatch.setattr("tests.simulation.swarm.TRAINING", 0.3)
+    world, oracle = build(seed, 4, LAN, Shape(chunks=6, start_members=4))
+    world.run_until(lambda: len(register(world).voters) == 4, within=60.0)
+    late = peers_named(4)[seed % 4]
+    world.run_until(_all_at(world, oracle.newest + 5), within=60.0)
+    world.kill(late)
+    world.run(3.0)
+    world.start(late)
+    begun = oracle.newest
+    while late not in oracle.decisions[oracle.newest].roster:
+        assert oracle.newest < begun + 120
+        world.run_until(_is_beyond(oracle, oracle.newest), within=0.7)
+    assert not world.errors
+
+
+def _is_beyond(oracle: Oracle, round: int) -> Callable[[], bool]:
+    return lambda: oracle.newest > round
 
 
 @pytest.mark.parametrize("seed", seeds(1, 4))
