@@ -301,9 +301,9 @@ class FakeService:
 
     def continue_run(self, run: str, sure: bool) -> Any:
         self.calls.append(("continue", find_run(run, {RUN: "stdlib"}), sure))
-        run = {"run": RUN, "name": "stdlib", "round": 12, "keeps_replicas": False}
         why = "the run waits until its only voter is back; away: evil"
-        return run | {"why": why, "here": [PEER], "away": [EVIL]}
+        answer: dict[str, Any] = {"run": RUN, "name": "stdlib", "round": 12, "keeps_replicas": False}
+        return answer | {"why": why, "here": [PEER], "away": [EVIL]}
 
     def promote_member(self, run: str, peer: str) -> Any:
         self.calls.append(("promote", find_run(run, {RUN: "stdlib"}), peer))
