@@ -567,10 +567,8 @@ class Keeper:
         match body:
             case Leave(asks=Asks(peer=self.core.me)) if not self.is_leaving:
                 return False
-            case Leave(asks=Asks(peer=peer, branch=branch)) if branch != self.register.branch and self._view.is_alive(
-                peer
-            ):  # it has come back without having heard that it had left, or that came to nothing
-                return False
+            case Leave(asks=asks) if asks.branch != self.register.branch and self._view.is_alive(asks.peer):
+                return False  # it is back, and has not heard that it had left; or that came to nothing
             case Leave(asks=Asks(peer=peer)) if peer in self.register.voters:
                 rest = [voter for voter in self.register.voters if voter != peer]
                 here = [voter for voter in rest if voter == self.core.me or self._view.is_alive(voter)]
