@@ -326,7 +326,7 @@ class PeerFinder:
                 self._unanswered.failed(address, kind, error)
             else:
                 if not reached:
-                    log.info("reached the %s %s: %s", kind.value[0], address, peer)
+                    log.info("connected with the peer of the %s %s: %s", kind.value[0], address, peer)  # at any address
                 reached = True
                 self._note(peer, address)
                 await self._test(address, kind, peer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -46,6 +47,26 @@ async def test_the_first_answer_is_taken_and_the_rest_is_given_up() -> None:
     await asyncio.sleep(0)
     assert places.tried == ["a", "b", "c"]
     assert places.given_up == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_who_fails_in_the_moment_of_the_first_answer_leaves_no_complaint() -> None:
+    """Python logs the error of a task for which nobody has asked when the task is collected."""
+    complaints, all_tried = list[str](), asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+
+    async def dial(address: str) -> str:
+        if address == "h":
+            all_tried.set()
+        await all_tried.wait()
+        if address == "h":
+            return address
+        raise TransportError("connection refused")
+
+    assert await first_answer(lambda: "abcdefgh", dial) == "h"
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not complaints
 
 
 @pytest.mark.asyncio

@@ -64,7 +64,8 @@ async def first_answer(addresses: Callable[[], Iterable[str]], dial: Callable[[s
             address = next((each for each in addresses() if each not in tried), None)
             if address is not None:
                 tried.add(address)
-                attempts.add(asyncio.create_task(dial(address), name=address))
+                attempts.add(attempt := asyncio.create_task(dial(address), name=address))
+                attempt.add_done_callback(_retrieve)  # it may fail in the moment in which another one answers
             elif not attempts:
                 raise Unreachable(failures, _code_of_all(codes))
             done, attempts = await asyncio.wait(attempts, timeout=STAGGER, return_when="FIRST_COMPLETED")
@@ -76,7 +77,6 @@ async def first_answer(addresses: Callable[[], Iterable[str]], dial: Callable[[s
     finally:
         for attempt in attempts:
             attempt.cancel()  # a connection that still comes of it is a spare
-            attempt.add_done_callback(_retrieve)
 
 
 def _code_of_all(codes: set[str]) -> str:
