@@ -58,6 +58,21 @@ async def test_a_lost_worker_is_told_of_once_for_as_long_as_none_trains(tmp_path
 
 
 @pytest.mark.asyncio
+async def test_what_happened_to_a_run_that_went_on_in_parts_is_told_once_by_each_peer(tmp_path: Path) -> None:
+    alone, again = "it goes on with one member (abcdef)", "bcdefg is a member again"
+    said, peers = Said(), [Peer("peer-1", tmp_path), Peer("peer-2", tmp_path)]
+    with Metrics(tmp_path / "metrics.jsonl") as metrics:
+        swarm = Swarm(metrics, said, lambda: False)  # type: ignore[arg-type]
+        for event in (None, alone, alone, again, again):
+            for peer in peers:
+                peer.row = {"branch_event": event}
+                await swarm._observe(peer)
+    assert said == [f"{name}: {event}" for event in (alone, again) for name in ("peer-1", "peer-2")]
+    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(each["event"], each["text"]) for each in written] == [("branch", text) for text in said]
+
+
+@pytest.mark.asyncio
 async def test_a_run_that_fails_on_a_peer_ends_all_unless_it_tries_again(tmp_path: Path) -> None:
     said, peer = Said(), Peer("peer-2", tmp_path)
     with Metrics(tmp_path / "metrics.jsonl") as metrics:

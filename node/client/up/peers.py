@@ -45,11 +45,10 @@ class LocalPeer:
         self.status: Answer = {}
         self.row: Answer = {}  # the run's part of the status
         self.device = ""  # on which it trained when last seen
-        self.lost = ""  # why its worker was lost, in its words; empty while one trains
         self.collected = 0  # the last round whose record was asked for
         self.child: Child | None = None
         self.armed = False  # whether it was started with a fault
-        self.failing = ""  # why the run fails there now, if the peer tries again
+        self.told: dict[str, str] = {}  # what its status says now, by the event that was made of it
         self.gone = False  # it has died, as was planned
         self._client: Client | None = None
 

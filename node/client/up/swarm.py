@@ -179,7 +179,9 @@ class Swarm:
                 await self._collect(peer)
         except ShoalError:
             return
-        self._note_lost_worker(peer)
+        lost, branch = (str(peer.row.get(key) or "") for key in ("worker_lost", "branch_event"))
+        self._note_once(peer, "worker-lost", lost, f"{peer.name}: {lost}")
+        self._note_once(peer, "branch", branch, f"{peer.name}: {branch}")
         if why := peer.row.get("worker_failure"):
             raise LocalError(f"{peer.name} cannot train: {why} (its log is {peer.log})", code="worker-failed")
         self._check_failure(peer)
@@ -189,15 +191,13 @@ class Swarm:
         why = str(peer.row.get("failure") or "")
         if why and not peer.row.get("may_be_opened_again"):
             raise LocalError(f"the run has failed on {peer.name}: {why} (its log is {peer.log})", code="run-failed")
-        if why and why != peer.failing:
-            self.note("failing", f"the run fails on {peer.name}, which tries again: {why}", peer=peer.name)
-        peer.failing = why
+        self._note_once(peer, "failing", why, f"the run fails on {peer.name}, which tries again: {why}")
 
-    def _note_lost_worker(self, peer: LocalPeer) -> None:
-        """Note why a peer's worker was lost, once until another trains."""
-        before, peer.lost = peer.lost, peer.row.get("worker_lost") or ""
-        if peer.lost not in ("", before):
-            self.note("worker-lost", f"{peer.name}: {peer.lost}", peer=peer.name)
+    def _note_once(self, peer: LocalPeer, event: str, words: str, text: str) -> None:
+        """Note that a peer's status says `words` of an event, if they are not empty: once while they stay the same."""
+        before, peer.told[event] = peer.told.get(event, ""), words
+        if words not in ("", before):
+            self.note(event, text, peer=peer.name)
 
     async def _collect(self, peer: LocalPeer) -> None:
         """Ask for new records, and for those whose bytes may have grown."""
