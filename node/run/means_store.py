@@ -163,8 +163,11 @@ class MeansStore:
                         return record.payload if isinstance(record, Mean) else None
         return None
 
-    def forget(self, round: int, spare: int = 0) -> None:
-        """Rounds before this one are needed no more; the newest of them stay, as far as `spare` bytes go."""
+    def forget(self, round: int, spare: int = 0, gives_back: bool = False) -> None:
+        """Rounds before this one are needed no more; the newest of them stay, as far as `spare` bytes go.
+
+        `gives_back`: the room of the others is for whoever needs it on that disk, and not for rounds to come.
+        """
         with self._lock:
             self._needed = max(self._needed, round)
             for slot in sorted(self._used, key=lambda slot: slot.newest, reverse=True):
@@ -172,6 +175,9 @@ class MeansStore:
                 if slot.newest < round and spare < 0:
                     self._forgotten = max(self._forgotten, slot.newest + 1)
                     self._empty(slot, forced=False)
+            if gives_back:
+                for slot in self._free:
+                    os.truncate(slot.path, 0)
 
     def forget_all(self) -> None:
         """No round counts any more, also after a power cut; others of the same numbers may follow."""

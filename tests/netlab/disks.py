@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.netlab.namespaces import run
 
-MEBIBYTES = 48  # a home of a tiny run needs a tenth of it
+MEBIBYTES = 48  # a home of a tiny run takes half of it
 PIECE = bytes(1 << 16)
 
 

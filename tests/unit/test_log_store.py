@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from shoal.node.base.home import KEPT
 from shoal.node.base.kept import KeptVote
+from shoal.node.run import means_store
 from shoal.node.run.log_store import AWAY, JOURNAL, LEFT, RAN, SWITCH, LogStore
 from shoal.node.run.means_store import MeansStore
 from shoal.protocol.averaging.shelf import table_digest
@@ -125,6 +128,20 @@ def test_what_was_put_is_there_after_reopening(store: LogStore, tmp_path: Path) 
     _, _, found, _ = means_of(tmp_path)
     assert isinstance(found, Table)
     assert table_digest(found.means) == table_digest(table(1).means)
+
+
+@pytest.mark.parametrize(("free", "spared"), [(1 << 40, [1, 2, 3]), (0, [3])])
+def test_a_disk_with_little_room_is_not_filled_with_what_only_others_may_want(
+    free: int, spared: list[int], store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(means_store, "FULL", 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    for round in (1, 2, 3):
+        store.put("means", mean(round))
+    store.forget_means(3, spare=1 << 20)
+    assert [record.round for record in means_of(tmp_path)] == spared
+    used = [path for path in (store.folder / "means").iterdir() if path.stat().st_size]
+    assert len(used) == len(spared)
 
 
 def test_of_the_means_none_is_left_when_the_log_goes_on_on_another_branch(store: LogStore, tmp_path: Path) -> None:

@@ -201,6 +201,19 @@ def test_some_of_the_rounds_before_are_spared_for_others_the_newest_as_far_as_th
     assert opened(tmp_path) == (mean(5),)
 
 
+def test_where_a_disk_has_little_room_that_of_forgotten_rounds_is_given_back(store: MeansStore, tmp_path: Path) -> None:
+    for round in (1, 2, 3, 4):
+        store.write(mean(round))
+    each = store.size // 4
+    store.forget(2)
+    store.forget(4, spare=each, gives_back=True)
+    assert sorted(path.stat().st_size for path in slots(tmp_path)) == [0, 0, each, each]
+    assert opened(tmp_path) == (mean(3), mean(4))
+    store.write(mean(5))
+    assert found(store) == opened(tmp_path) == (mean(3), mean(4), mean(5))
+    assert len(slots(tmp_path)) == 4
+
+
 def test_after_all_was_forgotten_earlier_rounds_count_again(store: MeansStore) -> None:
     store.write(mean(5))
     store.forget(5)
