@@ -46,8 +46,8 @@ class Node:
         """There is room on it again."""
         return []
 
-    def payload_of(self, message: Message) -> Payload:
-        """The payload of a message that a core sends late."""
+    def payload_of(self, message: Message) -> Payload | None:
+        """The payload of a message that a core sends late; None: it is there no more."""
         raise NotImplementedError
 
     def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:

@@ -25,7 +25,6 @@ class Oracle:
     def __init__(self, parent: Oracle | None = None, founding: int = 0) -> None:
         """That of a branch shares what the peers tell, and begins with what its parent knew of the entries before."""
         self.branches: dict[Digest, Oracle] = parent.branches if parent is not None else {}
-        self._numbers: dict[int, int] = {}  # of the entry, by round
         self.entries: dict[int, Entry] = {}
         self.results: dict[int, Result] = {}  # decided and not undone
         self.voided: set[int] = set()
@@ -40,13 +39,13 @@ class Oracle:
             self._inherit(parent, founding)
 
     def _inherit(self, parent: Oracle, founding: int) -> None:
-        self.entries = {number: entry for number, entry in parent.entries.items() if number < founding}
-        rounds = {round for round, number in parent._numbers.items() if number < founding}
-        self._numbers = {round: parent._numbers[round] for round in rounds}
-        self.results = {round: each for round, each in parent.results.items() if round in rounds}
-        self.decisions = {round: each for round, each in parent.decisions.items() if round in rounds}
-        self.roots = {round: each for round, each in parent.roots.items() if round in rounds or not round}
-        self.voided = set(parent.voided)
+        """All that was decided before `founding`, and what is known of it: of what the parent undid later, nothing."""
+        for _, entry in sorted(parent.entries.items()):
+            if entry.number < founding:
+                self._saw(entry)
+        same = {round for round, result in self.results.items() if parent.results.get(round) == result}
+        self.decisions = {round: each for round, each in parent.decisions.items() if round in same}
+        self.roots = {round: each for round, each in parent.roots.items() if round in same or not round}
 
     def on(self, branch: Digest) -> Oracle:
         """The one of this branch; ours is the first of which anything was seen."""
@@ -85,7 +84,6 @@ class Oracle:
                 if self.roots.get(result.round - 1, result.base_root) != result.base_root:
                     raise Violation("Fencing", f"round {result.round} was made on another state than the others'")
                 self.results[result.round] = result
-                self._numbers[result.round] = entry.number
             case Void():
                 self.voided.add(undone := self.newest)
                 del self.results[undone]

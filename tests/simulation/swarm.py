@@ -241,12 +241,13 @@ class Peer(Node):
     def come_back(self, now: float) -> list[Effect]:
         return self._train_if_open(self.member.come_back(now))
 
-    def payload_of(self, message: Message) -> Payload:
+    def payload_of(self, message: Message) -> Payload | None:
         if isinstance(message, StateChunk):
             return self.store.chunk(message.round, message.index)
         if isinstance(message, Mean):
             written = [each for each in self._disk["means"] if isinstance(each, Mean) and each.made == message.made]
-            return next(each.payload for each in written if (each.round, each.chunk) == (message.round, message.chunk))
+            payloads = (each.payload for each in written if (each.round, each.chunk) == (message.round, message.chunk))
+            return next(payloads, None)
         round, payloads = self._submitted
         assert isinstance(message, Contribution)
         assert message.round == round

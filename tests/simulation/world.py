@@ -313,7 +313,10 @@ class World(Generic[N]):
         message = effect.message
         known = encoded.get(id(message))
         if known is None:
-            known = encoded[id(message)] = self._coded(self.filled(process.peer, effect))
+            if (filled := self.filled(process.peer, effect)) is None:
+                process.node.on_left(self.now + process.origin, effect.to, message, False)
+                return
+            known = encoded[id(message)] = self._coded(filled)
         assert effect.to != process.peer, "a core sends to others only"
         data, copy = known
         self.sent[type(message).__name__] += 1
@@ -325,11 +328,12 @@ class World(Generic[N]):
         count = self.sent[type(message).__name__]
         return through_codec(message) if count < CODED or count % CODED_EVERY == 0 else (encode(message), message)
 
-    def filled(self, peer: PeerId, effect: Send) -> Message:
-        """What `peer` sends, with its payload."""
+    def filled(self, peer: PeerId, effect: Send) -> Message | None:
+        """What `peer` sends, with its payload; None if that is there no more, so that nothing is sent."""
         if not effect.is_late:
             return effect.message
-        return replace(effect.message, payload=self.node(peer).payload_of(effect.message))  # type: ignore[type-var]
+        payload = self.node(peer).payload_of(effect.message)
+        return replace(effect.message, payload=payload) if payload is not None else None  # type: ignore[type-var]
 
     def _waits_for_room(self, process: Process[N], held: list[Effect], effect: Effect) -> bool:
         """Whether an effect is held, or dropped, since the disk is full."""
