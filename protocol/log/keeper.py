@@ -4,7 +4,8 @@
 - A voter says of a member that it has not heard it for long, and of a result that it lacks its bytes.
 - The author, a steward or a voter orders that a member be given a vote though it was not counted in enough rounds.
 - The proposer makes entries of such statements once there are enough of them.
-- Whoever is told to go on without a quorum founds a branch with the members that are here, or joins that of another.
+- Whoever is told to go on without a quorum, or has had none for long, founds a branch with the members that are here,
+  or joins that of another. Those who have not waited go along.
 - Whoever is shown another branch yields to it, or leaves for it at once, if that is the run (rivals.py).
 - Whoever leaves asks for that, and goes on until it is decided. Whoever comes over from another branch passes on the
   wishes of those who have left that one.
@@ -222,6 +223,7 @@ class Keeper:
         self._continue_after = continue_after
         self._stuck_since: float | None = None  # without a quorum
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
+        self._goes_along_since: float | None = None  # with others that do
         self._was_away = was_away
         self._input_at: float | None = None  # by the clock of whoever embeds this
         self._woke_at: float | None = None  # after a sleep, until it was heard how the log goes on
@@ -323,7 +325,7 @@ class Keeper:
     @property
     def goes_on_in(self) -> float | None:
         """Seconds until this peer goes on without those who are away; None while it counts none."""
-        if self._goes_on_since is not None:
+        if self._goes_on_since is not None or self._goes_along_since is not None:
             return 0.0
         if self._continue_after is None or self._stuck_since is None:
             return None
@@ -530,7 +532,7 @@ class Keeper:
             self._elsewhere.clear()
             self._shown_by.clear()
             self._held_back.clear()
-            self._goes_on_since = self._stuck_since = None
+            self._goes_on_since = self._stuck_since = self._goes_along_since = None
         came_back = self._came_back(before, register)
         self._elsewhere.difference_update(came_back)
         self._came_over.difference_update(came_back)
@@ -818,30 +820,42 @@ class Keeper:
         return said
 
     def _note_since_when_it_goes_on(self) -> float | None:
-        """Since when this peer is to go on without a quorum, as it was told to or as that has lasted long.
+        """Since when this peer is to go on without a quorum: it was told to, that has lasted long, or others are to.
 
-        None if it is not to, or may not: then both times are counted anew.
+        None if it is not to, or may not: then all times are counted anew.
         """
         may_branch = self.may_stay and self.core.rules.trust.may_branch
         if not may_branch or self.is_below_anchor or self.can_decide(self.here):
-            self._goes_on_since = self._stuck_since = None
+            self._goes_on_since = self._stuck_since = self._goes_along_since = None
             return None
         if self._stuck_since is None:
             self._stuck_since = self._clock
         has_waited = self._continue_after is not None and self._clock - self._stuck_since >= self._continue_after
         if self._goes_on_since is None and has_waited:
             self._goes_on_since = self._clock
-        return self._goes_on_since
+        if self._goes_on_since is not None:
+            return self._goes_on_since
+        if not self._is_taken_along():
+            self._goes_along_since = None
+        elif self._goes_along_since is None:
+            self._goes_along_since = self._clock
+        return self._goes_along_since
+
+    def _is_taken_along(self) -> bool:
+        """Whether one of those who may go on with this peer is to go on, and not only goes along with others."""
+        told = {each.peer for each in self._said_by(Stays) if each.has_waited}
+        return not told.isdisjoint(self.survivors)
 
     def _say_who_founds(self, founder: PeerId, is_bound: bool) -> list[Effect]:
         """That this peer stays with `founder`, up to which round it is, and to what it is bound if that is itself."""
         register, core, held = self.register, self.core, self._judge.held_round
-        standing = held + 1 if held is not None else 0
+        standing, has_waited = held + 1 if held is not None else 0, int(self._goes_on_since is not None)
         bound = core.bound.body if is_bound and core.bound is not None and founder == core.me else b""
         before = self._statements.get((Stays, founder, core.me))
-        if not isinstance(before, Stays) or (before.standing, before.bound) != (standing, bound):
-            self._said.pop((Stays, founder), None)  # that one does not count, or is about an earlier entry
-        return self._say(Stays(register.branch, register.tip, founder, standing, bound, core.me, core.life, b""))
+        now = (standing, has_waited, bound)
+        if not isinstance(before, Stays) or (before.standing, before.has_waited, before.bound) != now:
+            self._said.pop((Stays, founder), None)  # that one does not count, or says what is true no more
+        return self._say(Stays(register.branch, register.tip, founder, *now, core.me, core.life, b""))
 
     def _say_whom_to_promote(self) -> list[Effect]:
         register, core = self.register, self.core
@@ -878,16 +892,8 @@ class Keeper:
         if isinstance(said, Stays):
             if has_member(self.register, said.peer):
                 self._lives[said.peer] = max(said.life, self._lives.get(said.peer, said.life))
-            if self.core.looks:
-                return []
-            return self._join_those_who_go_on()
+            return [] if self.core.looks else self._go_on()
         return [*(self._offer_to_vote() if isinstance(said, Order) else []), *self._make_entries()]
-
-    def _join_those_who_go_on(self) -> list[Effect]:
-        """Somebody was told to go on: who can decide nothing either goes with it."""
-        if self._goes_on_since is None and not self.can_decide(self.here):
-            self._goes_on_since = self._clock
-        return self._go_on()
 
     def beginning_for(self, part: int, round: int) -> Shortcut | None:
         """What a journal may begin with, beside the state of `part` after `round`; None: nothing later than now."""
@@ -1028,7 +1034,8 @@ class Keeper:
         self._statements, self._promoted, self._elsewhere, self._came_over = {}, set(), set(), set()
         self._shown_by, self._held_back, self._is_due_then = set(), {}, False
         self._asked_after_end.clear()
-        self._goes_on_since = self._stuck_since = self._consented_at = self._lacks = self._end_asked = None
+        self._goes_on_since = self._stuck_since = self._goes_along_since = None
+        self._consented_at = self._lacks = self._end_asked = None
         if has_reached_anchor and self.seeks_branch:  # we have been where it leads, and leave that
             kept += self._drop_anchor()
         return [*kept, Tell(Switched(before, register)), *self._do(self.core.ask(shown.shown_by)), *self._act()]

@@ -480,6 +480,7 @@ class _Step:
             self.require(is_here and each.founder == stays[0].founder, "founds a branch by statements about another")
             self.check(each, each.peer)
         self.require(stays[0].founder in survivors, "founds a branch without its founder")
+        self.require(any(each.has_waited for each in stays), "founds a branch though nobody has waited")
         self.require(self.rules.trust.may_branch, "founds a branch though voters may lie")
         has_yielded = register.yields_to != NO_DIGEST  # to a branch that nobody is on any more
         is_stuck = (

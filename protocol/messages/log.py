@@ -110,6 +110,7 @@ class Stays(Message):
     before: Digest
     founder: PeerId  # of the branch
     standing: int  # one more than the round after which the state is that is here; 0: none is
+    has_waited: int  # 1: for as long as the manifest says, or was told to go on; 0: goes along with somebody who has
     bound: bytes  # of the founder: the body that must be decided next, and that all who stay are too few for; or empty
     peer: PeerId
     life: int

@@ -197,7 +197,7 @@ def branch_log(entries: int) -> tuple[Core, list[Decided]]:
     """The core of the survivor, who has admitted so many on the branch, and the whole log with them."""
     *_, (_, _, register) = steps(FOUNDING, LOG[: FORK - 1], rules_of(Crash, SURVIVOR))
     core = Core(SURVIVOR, 7, register, rules_of(Crash, SURVIVOR), log=tuple(LOG[: FORK - 1]))
-    stays = Stays(register.branch, register.tip, SURVIVOR, 1, b"", SURVIVOR, 7, b"")
+    stays = Stays(register.branch, register.tip, SURVIVOR, 1, 1, b"", SURVIVOR, 7, b"")
     core, _ = core.found(Found((signed(stays, FakeSigner(SURVIVOR)),)))
     for number in range(entries):
         asks = Asks(core.register.branch, PeerId(f"M{number}"), 7, False, b"")

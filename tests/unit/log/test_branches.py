@@ -72,7 +72,12 @@ def stays(
     register: Register, peer: PeerId, founder: PeerId = B, standing: int = 1, bound: Message | None = None
 ) -> Stays:
     life, body = member_of(register, peer).life, encode(bound) if bound is not None else b""
-    return signed(Stays(register.branch, register.tip, founder, standing, body, peer, life, b""), FakeSigner(peer))
+    return signed(Stays(register.branch, register.tip, founder, standing, 1, body, peer, life, b""), FakeSigner(peer))
+
+
+def goes_along(said: Stays) -> Stays:
+    """The same by somebody who has not waited."""
+    return signed(replace(said, has_waited=0), FakeSigner(said.peer))
 
 
 def founding(register: Register, survivors: Sequence[PeerId] = (B, D)) -> Decided:
@@ -125,6 +130,7 @@ def test_members_none_of_whom_holds_that_state_found_nothing(round: int, standin
         (lambda body: Found((stays(register_of(4, 3), B, founder=D), body.stays[1])), "about another"),
         (lambda body: Found((replace(body.stays[0], life=0), *body.stays[1:])), "no member, or not in that life"),
         (lambda body: Found((replace(body.stays[0], signature=b""), *body.stays[1:])), "signature"),
+        (lambda body: Found(tuple(map(goes_along, body.stays))), "nobody has waited"),
     ],
 )
 def test_what_does_not_found_a_branch(spoil: Callable[[Found], Found], words: str) -> None:
@@ -150,7 +156,7 @@ def test_who_had_left_by_its_own_wish_may_go_on_in_a_new_life_and_who_was_remove
     assert who_left(register) == [B]
 
     def found(peer: PeerId, life: int) -> Register:
-        said = Stays(register.branch, register.tip, peer, 1, b"", peer, life, b"")
+        said = Stays(register.branch, register.tip, peer, 1, 1, b"", peer, life, b"")
         return after(register, next_entry(register, Found((signed(said, FakeSigner(peer)),))), RULES)
 
     over = last_life(register, B)
@@ -253,7 +259,7 @@ def test_who_can_decide_is_not_taken_to_a_branch_with_no_more_to_show(spoil: Cal
 
 def test_the_founding_is_sent_to_who_had_left_and_is_back_too() -> None:
     register = gone(register_of(4, 2), B)
-    said = Stays(register.branch, register.tip, C, 1, b"", B, last_life(register, B) + 1, b"")
+    said = Stays(register.branch, register.tip, C, 1, 1, b"", B, last_life(register, B) + 1, b"")
     core, effects = core_of(C, register).found(Found((stays(register, C, founder=C), signed(said, FakeSigner(B)))))
     assert core.register.voters == (C, B)
     assert B in {effect.to for effect in effects if hasattr(effect, "to")}
@@ -332,7 +338,7 @@ def test_what_has_yielded_may_go_on_if_nobody_is_where_it_has_yielded_to() -> No
 def test_who_goes_on_in_a_later_life_is_a_member_in_that_one() -> None:
     register = register_of(4, 3)
     later = last_life(register, B) + 7
-    said = Stays(register.branch, register.tip, B, 1, b"", B, later, b"")
+    said = Stays(register.branch, register.tip, B, 1, 1, b"", B, later, b"")
     body = Found((signed(said, FakeSigner(B)), stays(register, C), stays(register, D)))
     branch = after(register, next_entry(register, body), RULES)
     assert Member(B, later, 0) in branch.members

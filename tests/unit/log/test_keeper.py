@@ -14,6 +14,7 @@ from shoal.protocol.log.certificate import certificate_of, subject_of
 from shoal.protocol.log.core import Core, EntryDecided
 from shoal.protocol.log.keeper import (
     ABSENT,
+    FOUNDING,
     LEAVING,
     LOOK,
     SLEPT,
@@ -225,7 +226,7 @@ def test_how_long_is_learned_from_those_who_come_back() -> None:
 def other_branch(first: Register, founder: PeerId, tokens: int) -> Shortcut:
     """The way to a branch that `founder` began alone with the first entry, and which has so many tokens by now."""
     rules, life = rules_of(Crash, A), member_of(first, founder).life
-    stays = signed(Stays(first.branch, first.tip, founder, 1, b"", founder, life, b""), FakeSigner(founder))
+    stays = signed(Stays(first.branch, first.tip, founder, 1, 1, b"", founder, life, b""), FakeSigner(founder))
     entry = next_entry(first, Found((stays,)))
     branch = after(first, entry, rules)
     shown = Decided(entry, Certificate(subject_of(first, branch, entry, 0, Phase.COMMIT), ()))
@@ -361,10 +362,32 @@ def test_a_member_that_goes_on_in_a_later_life_does_not_speak_for_its_earlier_on
     bench = Bench(entries=5)
     register = bench.keeper.register
     later = member_of(register, B).life + 1
-    said = signed(Stays(register.branch, register.tip, B, 1, b"", B, later, b""), FakeSigner(B))
+    said = signed(Stays(register.branch, register.tip, B, 1, 1, b"", B, later, b""), FakeSigner(B))
     bench.keeper.receive(B, Statement(register.branch, register.number, encode(said)))
     assert bench.keeper.here == [A, C]
     assert set(bench.keeper.survivors) == {A, B, C}
+
+
+@pytest.mark.parametrize("stays_here", [True, False])
+def test_who_goes_along_founds_nothing_once_those_who_have_waited_are_gone(stays_here: bool) -> None:
+    """They may have met another branch, as the last of a run that was cut twice."""
+    bench = Bench(entries=5)
+    bench.lose(C)
+    register = bench.keeper.register
+    later = member_of(register, B).life + 1  # so that nothing can be decided with it
+
+    def b_says(founder: PeerId) -> None:
+        said = signed(Stays(register.branch, register.tip, founder, 1, 1, b"", B, later, b""), FakeSigner(B))
+        bench.keeper.receive(B, Statement(register.branch, register.number, encode(said)))
+
+    b_says(founder=B)
+    assert bench.keeper.goes_on_in == 0.0, "it goes along"
+    if stays_here:
+        b_says(founder=A)
+    else:
+        bench.lose(B)
+    bench.run(2 * FOUNDING)
+    assert (bench.keeper.register.branch != register.branch) is stays_here
 
 
 def lock_on_leave(register: Register, peer: PeerId, view: int) -> Lock:
@@ -497,7 +520,7 @@ def unheard(absent: PeerId, absent_life: int, peer: PeerId) -> Unheard:
 
 
 def stays(peer: PeerId, founder: PeerId, bound: bytes) -> Stays:
-    return Stays(KEPT.branch, KEPT.tip, founder, 1, bound, peer, member_of(KEPT, peer).life, b"")
+    return Stays(KEPT.branch, KEPT.tip, founder, 1, 1, bound, peer, member_of(KEPT, peer).life, b"")
 
 
 @pytest.mark.parametrize(
@@ -546,7 +569,7 @@ def found_alone(bench: Bench) -> None:
     """A goes on without the others."""
     bench.lose(B, C)
     register = bench.keeper.register
-    stays = Stays(register.branch, register.tip, A, 1, b"", A, member_of(register, A).life, b"")
+    stays = Stays(register.branch, register.tip, A, 1, 1, b"", A, member_of(register, A).life, b"")
     bench.keeper._do(bench.keeper.core.found(Found((signed(stays, FakeSigner(A)),))))
 
 

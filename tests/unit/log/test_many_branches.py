@@ -75,7 +75,7 @@ class Nights:
         """The others go on without those who sleep: `later`, in later lives; and they make so many rounds."""
         register = self.register
         stays = [
-            Stays(register.branch, register.tip, but[0], self.round + 1, b"", peer, self.life(peer, later), b"")
+            Stays(register.branch, register.tip, but[0], self.round + 1, 1, b"", peer, self.life(peer, later), b"")
             for peer in but
         ]
         entry = next_entry(register, Found(tuple(signed(each, FakeSigner(each.peer)) for each in stays)))
