@@ -59,7 +59,7 @@ from shoal.protocol.log.keeper import SLEPT, CameBack, LogSkipped, Unanchored, U
 from shoal.protocol.log.register import has_member
 from shoal.protocol.member.facts import PART
 from shoal.protocol.member.presence import Parted, Presence
-from shoal.protocol.membership.members import NamesakeSeen, PeerUp
+from shoal.protocol.membership.members import NamesakeSeen, PeerDown, PeerUp
 from shoal.protocol.messages.log import Register
 from shoal.protocol.net.bulk.backlog import LatePayload
 from shoal.protocol.net.peers.network import Network
@@ -257,6 +257,8 @@ class Run(ABC):
             case PeerUp(peer, addresses):
                 self._has_met = True
                 self._network.remember(peer, worth_remembering(addresses, self._network.links()))
+            case PeerDown(peer):
+                self._network.doubt(peer)
             case NamesakeSeen():
                 self._network.report_same_key()
             case Waiting(reason):

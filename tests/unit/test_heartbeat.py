@@ -72,11 +72,13 @@ def test_who_does_not_answer_at_rest_is_asked_often_and_given_up() -> None:
     assert all(now - then >= SILENCE_AT_REST / OFTEN for now, then in zip(pair.pings, before, strict=True))
 
 
-def given_up_after(words: list[int]) -> float:
-    """The silence, looked at each OFTEN seconds after so many words, that is too long."""
+def given_up_after(words: list[int], doubted_at: int | None = None) -> float:
+    """The silence that is too long, looked at each OFTEN seconds after so many words; doubted at one of these looks."""
     end = Heartbeat()
     end.begin(0.0)
     for look, count in enumerate(words):
+        if look == doubted_at:
+            end.doubt()
         if end.is_silent(look * OFTEN):
             return look * OFTEN
         for _ in range(count):
@@ -89,6 +91,19 @@ def test_a_link_that_is_talked_over_has_longer_to_answer() -> None:
     assert given_up_after([TALK] * 20) == SILENCE + OFTEN
     assert given_up_after([TALK - 1] * 20) == SILENCE_AT_REST + OFTEN
     assert given_up_after([0, TALK] + [0] * 20) == SILENCE + OFTEN, "the talk may have begun since"
+
+
+def test_a_link_to_a_peer_that_others_do_not_reach_either_has_not() -> None:
+    assert given_up_after([TALK] * 20, doubted_at=2) == SILENCE_AT_REST + OFTEN
+    assert given_up_after([TALK] * 20, doubted_at=4) == SILENCE_AT_REST + OFTEN
+    end = Heartbeat()
+    end.begin(0.0)
+    end.doubt()
+    end.answered(0.1, end.ping(0.0))
+    for _ in range(TALK):
+        end.said()
+    end.ping(5.0)
+    assert not end.is_silent(5.0 + SILENCE), "it has answered since"
 
 
 def test_words_of_a_peer_that_answers_no_ping_do_not_help_it() -> None:

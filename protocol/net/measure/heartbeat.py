@@ -14,6 +14,9 @@ Rules:
   link would cost that round. An idle one is given up after SILENCE_AT_REST, which is three repeats: nothing delays a
   pong, the loss was noticed late already, and a new link costs a few messages. So a relay that vanished is noticed
   within 50 s.
+- So is one whose peer a run has given up, as others cannot reach it either. When the network is whole again TCP would
+  send nothing on the old connections for as long as it was cut, as it tries after twice as long each time; new ones
+  work at once.
 - A pong carries the peer's clock in milliseconds. Earlier versions send none; other lengths or values count as none.
 """
 
@@ -48,6 +51,7 @@ class Heartbeat:
         self._unanswered_since: float | None = None
         self._is_settled = True  # whether a pong has come since the path last changed
         self._patience = SILENCE  # seconds for which the present silence is tolerated
+        self._is_doubted = False
 
     @property
     def complaint(self) -> str:
@@ -56,7 +60,7 @@ class Heartbeat:
 
     def begin(self, now: float) -> None:
         """A connection was made."""
-        self._pinged_at, self._messages, self._is_settled = -math.inf, 0, True
+        self._pinged_at, self._messages, self._is_settled, self._is_doubted = -math.inf, 0, True, False
         self.forgive(now)
 
     def settle(self) -> None:
@@ -67,6 +71,10 @@ class Heartbeat:
         """Forget the peer's silence, as it was we who did not listen."""
         self._heard_at = now
         self._unanswered_since = None
+
+    def doubt(self) -> None:
+        """Others say that the peer is gone."""
+        self._is_doubted, self._patience = True, SILENCE_AT_REST
 
     def said(self) -> None:
         """We send something other than a ping."""
@@ -94,14 +102,14 @@ class Heartbeat:
         self._number += 1
         if self._unanswered_since is None:
             self._unanswered_since, self._patience = now, SILENCE_AT_REST
-        if self._messages >= TALK:
+        if self._messages >= TALK and not self._is_doubted:
             self._patience = SILENCE
         self._pinged_at, self._messages = now, 0
         return self._number
 
     def answered(self, now: float, number: int) -> float | None:
         """A pong has come; returns the round trip in seconds if it answers the last ping."""
-        self._unanswered_since = None
+        self._unanswered_since, self._is_doubted = None, False
         if number != self._number:
             return None
         if not self._is_settled:

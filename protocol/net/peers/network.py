@@ -237,6 +237,10 @@ class Network:
         await self._peers.of(relay).dialing.reach()
         return await self._transport.reserve(relay)
 
+    def doubt(self, peer: PeerId) -> None:
+        """A run has given `peer` up: if a connection with it is silent, too, it is closed soon."""
+        self._peers.of(peer).doubt()
+
     async def disconnect(self, peer: PeerId, why: str) -> None:
         """Close all connections with `peer`; it may come back. `why` is shown to people."""
         with suppress(TransportError):  # the host has stopped, and with it the connection

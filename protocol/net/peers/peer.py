@@ -166,6 +166,10 @@ class Peer:
         with suppress(TransportError):  # the host has stopped, and with it the connection
             await self._transport.disconnect(self.peer, self._heart.complaint)
 
+    def doubt(self) -> None:
+        """Others say that the peer is gone: wait less long for it to answer."""
+        self._heart.doubt()
+
     def forgive(self) -> None:
         """Forget the peer's silence, as it was we who did not listen."""
         self._heart.forgive(_now())
