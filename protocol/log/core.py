@@ -223,6 +223,10 @@ class Core:
         """Want another proposer if this one has nothing decided for long; until the next entry."""
         return self._turn(Turn.expect)
 
+    def hand_on(self) -> Step:
+        """Want another proposer than ourselves, now."""
+        return self._turn(Turn.hand_on)
+
     def found(self, body: Found) -> Step:
         """Go on as a branch. Raises RemoteError, naming nobody, if that does not fit the register."""
         return self._turn(Turn.found, next_entry(self.register, body))
@@ -314,6 +318,10 @@ class Turn:
 
     def expect(self) -> None:
         self._set(expects=True)
+        self._arm()
+
+    def hand_on(self) -> None:
+        self._ask_for(self.core.view + 1)
         self._arm()
 
     def submit(self, body: bytes) -> None:

@@ -124,6 +124,9 @@ class Judge(Protocol):
     def has_gone(self, peer: PeerId) -> bool:
         """Whether `peer` has gone as many rounds as it takes to get a vote; yes, where the log has results."""
 
+    def is_passed(self) -> bool:
+        """Whether results beyond the next one are decided here, and another voter that is here has applied them."""
+
     def has_finished(self) -> bool:
         """Whether all who are here are through the last round, and nothing of it can be lost to this peer any more."""
 
@@ -570,7 +573,7 @@ class Keeper:
             case Leave(asks=Asks(peer=self.core.me)) if not self.is_leaving:
                 return False
             case Leave(asks=asks) if asks.branch != self.register.branch and self._view.is_alive(asks.peer):
-                return False  # it is back, and has not heard that it had left; or that came to nothing
+                return False  # it is back, and has not heard that it had left; or its leaving came to nothing
             case Leave(asks=Asks(peer=peer)) if peer in self.register.voters:
                 rest = [voter for voter in self.register.voters if voter != peer]
                 here = [voter for voter in rest if voter == self.core.me or self._view.is_alive(voter)]
@@ -661,8 +664,12 @@ class Keeper:
             return [*self._begin(), *self._act()]
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._pass_on_wishes() + self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
-        effects += self._say_whom_to_promote() + self._go_on() + self._yield_to_rival()
+        effects += self._say_whom_to_promote() + self._go_on() + self._yield_to_rival() + self._hand_on()
         return effects + self._make_entries() + self._end()
+
+    def _hand_on(self) -> list[Effect]:
+        """Who has no state to propose a result on lets another one propose, if that has."""
+        return self._do(self.core.hand_on()) if self.leads and self._judge.is_passed() else []
 
     def _hear_after_sleep(self, peer: PeerId) -> None:
         """A member is here: what it knows of the log comes within seconds."""

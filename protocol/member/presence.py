@@ -284,6 +284,15 @@ class Presence(Judge, ABC):
 
     # -- what the log asks --------------------------------------------------------------------------------------
 
+    def is_passed(self) -> bool:
+        """See Judge."""
+        register, held = self.log.register, self.held_round
+        newest = max((part.round for part in register.parts), default=0)
+        if held is not None and held + 1 >= newest:
+            return False
+        statuses = [self.membership.status(voter) for voter in register.voters if self.membership.is_alive(voter)]
+        return any(status is not None and status.round + 1 >= newest for status in statuses)
+
     def has_finished(self) -> bool:
         """See Judge: what is decided after it could undo nothing, so the last means are on our disk."""
         register, base = self.log.register, self.rounds.base

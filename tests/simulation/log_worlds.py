@@ -27,6 +27,9 @@ class Endless:
     def has_gone(self, peer: PeerId) -> bool:
         return True
 
+    def is_passed(self) -> bool:
+        return False
+
     def has_finished(self) -> bool:
         return False
 

@@ -390,6 +390,20 @@ def test_who_goes_along_founds_nothing_once_those_who_have_waited_are_gone(stays
     assert (bench.keeper.register.branch != register.branch) is stays_here
 
 
+def test_a_proposer_that_is_passed_has_another_one_propose_once() -> None:
+    """Who downloads a state may be at it for long."""
+    bench = Bench(entries=5)
+    bench.keeper.core = replace(bench.keeper.core, view=0)
+    bench.run(3)
+    assert bench.keeper.leads
+    judge = bench.keeper._judge
+    judge.is_passed = lambda: True  # type: ignore[method-assign]
+    changes = [each for each in bench.fired() if isinstance(each, Send) and isinstance(each.message, ChangeView)]
+    assert {each.to for each in changes} == {B, C}
+    assert not bench.keeper.leads
+    assert not [each for each in bench.fired() if isinstance(each, Send) and isinstance(each.message, ChangeView)]
+
+
 def lock_on_leave(register: Register, peer: PeerId, view: int) -> Lock:
     """Somebody has voted for the going of `peer`."""
     asks = signed(Asks(register.branch, peer, member_of(register, peer).life, True, b""), FakeSigner(peer))
