@@ -8,6 +8,7 @@ from typing import Protocol
 from shoal.protocol.averaging.doubts import Doubts
 from shoal.protocol.averaging.exchange import Self
 from shoal.protocol.averaging.followers import Followers
+from shoal.protocol.averaging.mailbox import Mailbox
 from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.averaging.policy import Policy
 from shoal.protocol.averaging.shelf import Shelf
@@ -65,6 +66,7 @@ class Context:
     pace: Estimate  # learned: how long a live member is silent while it works
     training: Estimate  # learned: from the beginning of a round to the first offer of something
     lasting: Estimate  # learned: from the last offer of a round until all its means are here
+    early: Mailbox = field(default_factory=lambda: Mailbox(()))  # of the round after the current one, or of it
     followers: Followers = field(default_factory=Followers)
     doubts: Doubts = field(default_factory=Doubts)
     late: Doubts = field(default_factory=lambda: Doubts(LATE_DOUBLINGS))  # who did not hand in when it was called

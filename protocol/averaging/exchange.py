@@ -109,11 +109,6 @@ class Exchange:
         """Whether any of `peers` contributes, and is not gone on without."""
         return any(self._offers.get(peer) and not self._is_gone(peer) for peer in peers)
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether we have contributed, or some mean is here."""
-        return self._contribute is not None or any(self.means)
-
     def table(self) -> tuple[Made, ...]:
         """The complete result."""
         return tuple(made for made in self.means if made is not None)
@@ -191,13 +186,12 @@ class Exchange:
         """The round has this roster: its first, or one with more members at its end."""
         if len(seats) <= len(self.roster):
             return []
-        is_first = self._owners is None
+        is_first, was_seated = self._owners is None, self._us.me in self.roster
         self._owners = Owners(seats, self._chunks)
         self.roster = tuple(seat.peer for seat in seats)
-        if not is_first:
-            return self._fold_all()
-        self._owned = {chunk: OwnedChunk(chunk, self._reducer) for chunk in self._owners.of(self._us.me)}
-        return self._send_contributions()
+        if is_first:
+            self._owned = {chunk: OwnedChunk(chunk, self._reducer) for chunk in self._owners.of(self._us.me)}
+        return self._fold_all() if was_seated else self._send_contributions()
 
     def contribute(self, weight: int, contribute: Contribute | None) -> list[Effect]:
         """We are ready; without a contribution, others need not wait for one."""
@@ -385,7 +379,7 @@ class Exchange:
         return [effect for chunk in list(self._owned) for effect in self._finish(chunk)]
 
     def _finish(self, chunk: int) -> list[Effect]:
-        """Fold a chunk of ours; once nobody is awaited its mean goes to everybody."""
+        """Fold a chunk of ours; once nobody is awaited its mean goes to the others."""
         if self.means[chunk] is not None:
             return []
         owned, us = self._owned[chunk], self._us
@@ -406,7 +400,7 @@ class Exchange:
         return self._broadcast(chunk, made) if self.owner(chunk) == self._us.me else []
 
     def _broadcast(self, chunk: int, made: Made) -> list[Effect]:
-        """As its owner, hand a mean to everybody, and write it down at once: in a crash of all it is here."""
+        """As its owner, hand a mean to all whom it concerns, and write it down at once: in a crash of all it is here."""
         mean = self._mean(chunk, made)
         self._written.add((chunk, made.hash))
         others = dict.fromkeys((*self.roster, *self._receivers()))

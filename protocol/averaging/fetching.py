@@ -74,9 +74,14 @@ class Fetching:
             effects.append(self._seek(now, means, due, source))
         return effects
 
+    def is_in_vain(self, holders: Sequence[PeerId]) -> bool:
+        """Whether all of them have said that they have nothing of it."""
+        return bool(holders) and all(peer in self._refused for peer in holders)
+
     def arrived(self, now: float, holder: PeerId) -> None:
         """`holder` has sent some of what it was asked for."""
         self._believed.pop(holder, None)
+        self._refused.pop(holder, None)
         self.moved_at = self._ahead[holder] = now
         self._hear(now, holder)
 

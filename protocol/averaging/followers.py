@@ -1,8 +1,11 @@
-"""Who came just too late for a round, so that the next ones wait for it.
+"""Who came just too late for a round, so that the next ones wait for it, and who is too far behind to wait for.
 
 A member that is back from elsewhere, or new, stands a round or two behind, and has no seat, for which a proposer would
 wait. Where rounds are over as fast as it catches up it would follow them for ever. So it is waited for as if it had
 one; but only now and then: whoever is too slow to come even then holds up few rounds.
+
+Who was away, and has a seat still, has spoken last of a round that is long over. What a member says of itself by gossip
+may be older than that; so it is too far behind to be waited for only if both say so.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from shoal.protocol.base.ids import PeerId
 
 WAITED_FOR = 2  # rounds, those after the one that it missed
+FAR = 2  # rounds before the current one: who is still in that one, or in an earlier one, is not waited for
 RESTS = 8  # rounds from then on in which it is not
 
 
@@ -18,6 +22,7 @@ class Followers:
 
     def __init__(self) -> None:
         self._missed: dict[PeerId, int] = {}
+        self._spoke: dict[PeerId, int] = {}  # of which round a member has last spoken to us as one who is in it
 
     def note(self, peer: PeerId, round: int, newest: int) -> None:
         """`peer` is ready for `round` while `newest` is the last decided one: that, or one before it."""
@@ -25,6 +30,14 @@ class Followers:
             return
         self._missed = {each: since for each, since in self._missed.items() if newest < since + WAITED_FOR + RESTS}
         self._missed.setdefault(peer, newest)
+
+    def heard(self, peer: PeerId, round: int) -> None:
+        """`peer`, a member, offers something for `round`, or asks for what was made in it."""
+        self._spoke[peer] = max(round, self._spoke.get(peer, 0))
+
+    def is_far(self, peer: PeerId, round: int, said: int) -> bool:
+        """Whether `peer` is too far behind `round` to be waited for; `said`: in which round it is, by gossip."""
+        return max(said, self._spoke.get(peer, 0)) <= round - FAR
 
     def is_due(self, peer: PeerId, round: int) -> bool:
         """Whether `round` waits for it."""

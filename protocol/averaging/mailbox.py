@@ -10,11 +10,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 from shoal.protocol.base.effects import Blamed, Effect, Tell
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import Message, encode, payload_memory
 from shoal.protocol.messages.averaging import Contribution, Mean
 
@@ -30,6 +30,9 @@ class Mailbox:
     """Mail for later; `voters` are sure of their place in it."""
 
     def __init__(self, voters: Collection[PeerId]) -> None:
+        self._open(voters)
+
+    def _open(self, voters: Collection[PeerId]) -> None:
         self._voters = frozenset(voters)
         self._of_voters = _Rack(VOTERS_BYTES, len(self._voters))
         self._of_strangers = _Rack(STRANGERS_BYTES, MAX_STRANGERS)
@@ -43,11 +46,19 @@ class Mailbox:
         if isinstance(message, Chunk) or not message.bulk:
             rack.put(sender, message)
 
-    def empty(self) -> Iterator[tuple[PeerId, Message]]:
-        """All that was kept, what steers the work before the bytes that it needs, and voters before strangers."""
-        boxes = [*self._of_voters.clear(), *self._of_strangers.clear()]
-        yield from ((peer, message) for peer, box in boxes for message in box.words)
-        yield from ((peer, message) for peer, box in boxes for message in box.chunks.values())
+    def take_means(self, round: int, wanted: Collection[tuple[int, Digest]]) -> list[tuple[PeerId, Mean]]:
+        """Means of a round, by chunk and hash, with their senders; they are not here any more."""
+        return [*self._of_voters.take_means(round, wanted), *self._of_strangers.take_means(round, wanted)]
+
+    def empty(self, voters: Collection[PeerId]) -> list[tuple[PeerId, Message]]:
+        """All that was kept, what steers the work before the bytes that it needs, and voters before strangers.
+
+        None of it is here any more, and from now on these are the voters.
+        """
+        boxes = [*self._of_voters.boxes(), *self._of_strangers.boxes()]
+        self._open(voters)
+        words = [(peer, message) for peer, box in boxes for message in box.words]
+        return [*words, *((peer, message) for peer, box in boxes for message in box.chunks.values())]
 
 
 class _Box:
@@ -71,6 +82,14 @@ class _Box:
             self.size += self.words[message]
             if len(self.words) > MAX_WORDS:
                 self.size -= self.words.pop(next(iter(self.words)))
+
+    def take_means(self, round: int, wanted: Collection[tuple[int, Digest]]) -> list[Mean]:
+        """See `Mailbox.take_means`."""
+        means = [each for each in self.chunks.values() if isinstance(each, Mean) and each.round == round]
+        found = [mean for mean in means if (mean.chunk, mean.made.hash) in wanted]
+        for mean in found:
+            self.size -= _size(self.chunks.pop((Mean, mean.chunk)))
+        return found
 
     def drop_latest(self) -> None:
         """Bytes go before words, which are few."""
@@ -99,10 +118,16 @@ class _Rack:
         while self._size > self._budget:
             self._relieve(sender)
 
-    def clear(self) -> list[tuple[PeerId, _Box]]:
-        """Everything, which is not here any more."""
-        boxes, self._boxes, self._size = self._boxes, {}, 0
-        return list(boxes.items())
+    def take_means(self, round: int, wanted: Collection[tuple[int, Digest]]) -> list[tuple[PeerId, Mean]]:
+        """See `Mailbox.take_means`."""
+        found = [(peer, mean) for peer, box in self._boxes.items() for mean in box.take_means(round, wanted)]
+        self._boxes = {peer: box for peer, box in self._boxes.items() if box.size}
+        self._size = sum(box.size for box in self._boxes.values())
+        return found
+
+    def boxes(self) -> list[tuple[PeerId, _Box]]:
+        """Everything that is here."""
+        return list(self._boxes.items())
 
     def _relieve(self, sender: PeerId) -> None:
         """Of those who have most, `sender` is the one to lose something."""

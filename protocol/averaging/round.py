@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 from shoal.protocol.averaging.apart import MAX_APART, ways_between
 from shoal.protocol.averaging.context import Context, Outcome
@@ -23,6 +23,7 @@ from shoal.protocol.averaging.events import Begun, Committed, Doubted, Due, Hand
 from shoal.protocol.averaging.exchange import Exchange
 from shoal.protocol.averaging.fetching import Fetching
 from shoal.protocol.averaging.headway import Headway
+from shoal.protocol.averaging.mailbox import replayed
 from shoal.protocol.averaging.policy import Base, Ready
 from shoal.protocol.averaging.quiet import Quiet
 from shoal.protocol.averaging.reducer import Contribute, Reducer
@@ -31,12 +32,13 @@ from shoal.protocol.averaging.silence import Stall
 from shoal.protocol.averaging.steering import Steering
 from shoal.protocol.base.effects import Blamed, Effect, Persist, Send, Tell, Withdraw
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.masks import masked
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.view import fastest
 from shoal.protocol.messages import averaging as wire
+from shoal.protocol.messages.averaging import Made
 from shoal.protocol.messages.log import Result, Seat
 
 STALLED = 16  # patiences without any progress before we want another proposer
@@ -64,12 +66,14 @@ class Round:
         self._stall = Stall(now)
         self._review: tuple[Digest, Result, bool] | None = None
         self._outcome: Outcome | None = None
-        self._table_asked = (-1.0, 0)  # when, and of whom next
+        self._table_asked = (-AGAIN, 0)  # when, and how often
+        self._table_holder: PeerId | None = None  # of whom, unless it has said that it has none
+        self._no_table: dict[PeerId, float] = {}  # who has said that, and when
         self._decided_at = self._reviewed_at = now  # when we first knew the outcome; it is told again at each later one
         self._is_due = False
         self._under_way_at: float | None = None
         self._offered_at, self._pause = now, AGAIN
-        self._offered_to: list[PeerId] = []
+        self._offered_to: set[PeerId] = set()  # of those who are here
         self._contribution: Contribute | None = None
         self.base = base
         self.branch = context.us.branch
@@ -170,6 +174,7 @@ class Round:
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
+        self._offered_to.discard(peer)  # if it comes back it may be another process
         return self._do(now, self.exchange.lose(peer) if peer in self.exchange.roster else [])
 
     def review(self, now: float, entry: Digest, result: Result, is_bound: bool) -> list[Effect]:
@@ -181,8 +186,10 @@ class Round:
         """Whether the round is decided, and its means are not looked for in vain, as far as a few tries tell."""
         if self._outcome is None or self._is_lost(now, self._decided_at):
             return False
-        is_known = self._context.shelf.table(self._outcome.result.table) is not None
-        return is_known or self._table_asked[1] <= min(TRIES, len(self._holders()))
+        holders = self._holders()
+        if self._context.shelf.table(self._outcome.result.table) is not None:
+            return not self._fetching.is_in_vain(holders)
+        return self._table_asked[1] <= min(TRIES, len(holders))
 
     def decided(self, now: float, outcome: Outcome) -> list[Effect]:
         """The log has decided the round."""
@@ -220,13 +227,16 @@ class Round:
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _receivers(self) -> list[PeerId]:
-        """The voters, but for those that are further back: they take no mean yet, and ask for it once they are here."""
-        return [peer for peer in self._context.log.register.voters if peer in self._offers or not self._is_back(peer)]
+        """The voters, but for those that are far behind: they take no mean yet, and ask for it once they are here."""
+        return [peer for peer in self._context.log.register.voters if peer in self._offers or not self._is_far(peer)]
 
-    def _is_back(self, peer: PeerId) -> bool:
-        """Whether a peer does not stand yet where this round begins."""
+    def _is_far(self, peer: PeerId) -> bool:
+        """Whether a peer does not even stand where the round before this one begins.
+
+        A round that builds on no state, as the last one of replicas, begins wherever one stands.
+        """
         status = self._context.view.status(peer)
-        return status is not None and status.round < self.base.round
+        return status is not None and self.base.root != NO_DIGEST and status.round + 1 < self.base.round
 
     def _payloads(self, chunks: Collection[int]) -> dict[PeerId, int]:
         """How many payloads each member may have to move for these chunks, out or in."""
@@ -260,6 +270,8 @@ class Round:
             case wire.Table():
                 return self._receive_table(sender, message)
             case wire.Progress():
+                if message.is_waiting and sender == self._table_holder:  # it has none: we ask the next one
+                    self._no_table[sender], self._table_holder = now, None
                 self._fetching.put_off(now, sender, message)
                 if self._headway is not None and sender in self.exchange.roster:
                     self._headway.report(now, sender, message, not self.exchange.lacks_contribution(sender))
@@ -438,31 +450,23 @@ class Round:
         return wire.Table(self._us.part, self.number, means)
 
     def _get(self, now: float, result: Result) -> list[Effect] | None:
-        """Ask for what is missing of a result and not on its way; None if all is here."""
+        """Ask for what is missing of a result, of the owners first, who send nothing twice; None if all is here."""
         means = self._context.shelf.table(result.table)
         if means is None:
             return self._get_table(now, result)
-        missing = self._context.shelf.missing(means)
-        if not missing:
+        early = self._take_early(now, means)
+        if not (missing := self._context.shelf.missing(means)):
             return None
-        due = [chunk for chunk in missing if not self._is_coming(now, chunk)]
-        return self._fetching.ask(now, means, due, self._holders())
+        return [*early, *self._fetching.ask(now, means, missing, self._holders())]
 
-    def _is_coming(self, now: float, chunk: int) -> bool:
-        """Whether a mean that is not here is about to come from its owner, who is not late."""
-        if self.exchange.means[chunk] is not None or not self.exchange.roster or self._headway is None:
-            return False
-        owner = self.exchange.owner(chunk)
-        if not self._took_part:  # the owner may have held us for dead, or for being far back; and sends nothing twice
-            return False
-        if self._outcome is not None and now - self._decided_at >= self._headway.patience(owner):
-            return False
-        is_late = owner in self.exchange.lost or self._headway.is_late(now, owner)
-        return owner != self._us.me and not is_late and self.exchange.is_begun
-
-    @property
-    def _took_part(self) -> bool:
-        return self._contribution is not None and self._us.me in self.exchange.roster
+    def _take_early(self, now: float, means: Sequence[Made]) -> list[Effect]:
+        """What came of these before we knew who owns what."""
+        shelf, effects = self._context.shelf, list[Effect]()
+        wanted = {(chunk, means[chunk].hash) for chunk in shelf.missing(means)}
+        for sender, mean in self._context.early.take_means(self.number, wanted) if wanted else ():
+            shelf.ask(mean.chunk, mean.made.hash, sender)
+            effects += replayed(self._dispatch, now, sender, mean)
+        return effects
 
     def _longest_pause(self, peer: PeerId) -> float:
         if self._headway is None or peer not in self.exchange.roster:
@@ -471,12 +475,11 @@ class Round:
 
     def _get_table(self, now: float, result: Result) -> list[Effect]:
         asked_at, turn = self._table_asked
-        holders = self._holders()
-        if now - asked_at < AGAIN or not holders:
+        holders = [peer for peer in self._holders() if now - self._no_table.get(peer, -AGAIN) >= AGAIN]
+        if not holders or (self._table_holder is not None and now - asked_at < AGAIN):
             return []
-        self._table_asked = (now, turn + 1)
-        message = wire.GetTable(self._us.part, self.number, result.table)
-        return [Send(holders[turn % len(holders)], message)]
+        self._table_asked, self._table_holder = (now, turn + 1), holders[turn % len(holders)]
+        return [Send(self._table_holder, wire.GetTable(self._us.part, self.number, result.table))]
 
     def _holders(self) -> list[PeerId]:
         """Who may hold what was proposed: the proposer, the other voters, then anybody; the fastest first."""
@@ -538,19 +541,23 @@ class Round:
         number = self._context.log.register.number
         if number != self._offer.number:
             self._offer = signed(dataclasses.replace(self._offer, number=number), self._us.signer)
-        self._offered_at, self._offered_to = now, self._takers()
-        return [Send(peer, self._offer) for peer in self._offered_to]
+        takers = self._takers()
+        self._offered_at, self._offered_to = now, self._here(takers)
+        return [Send(peer, self._offer) for peer in takers]
 
     def _takers(self) -> list[PeerId]:
         """Who is to know that we are ready: the voters, and whoever takes contributions."""
         takers = dict.fromkeys((*self._context.log.register.voters, *self.exchange.owners()))
         return [peer for peer in takers if peer != self._us.me]
 
+    def _here(self, peers: Iterable[PeerId]) -> set[PeerId]:
+        return {peer for peer in peers if self._context.view.is_alive(peer)}
+
     def _repeat_offer(self, now: float) -> list[Effect]:
         """Until the round gets on: the offer, or what it told of the log, may have been lost."""
         if self._offer is None or self._outcome is not None:
             return []
-        if not set(self._takers()) <= set(self._offered_to):
+        if not self._here(self._takers()) <= self._offered_to:
             return self._send_offer(now)
         if now - self._offered_at < self._pause:
             return []

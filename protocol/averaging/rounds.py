@@ -24,7 +24,7 @@ from shoal.protocol.averaging.events import (
     WrongState,
 )
 from shoal.protocol.averaging.exchange import Self
-from shoal.protocol.averaging.mailbox import Mailbox, replayed
+from shoal.protocol.averaging.mailbox import replayed
 from shoal.protocol.averaging.outbox import Outbox
 from shoal.protocol.averaging.owners import PLACES
 from shoal.protocol.averaging.policy import Base, Policy, Ready
@@ -37,7 +37,7 @@ from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.masks import is_mask
 from shoal.protocol.base.wire import Message
-from shoal.protocol.log.register import state_of
+from shoal.protocol.log.register import has_member, state_of
 from shoal.protocol.membership.view import View
 from shoal.protocol.messages import averaging as wire
 from shoal.protocol.messages.log import PartState, Register, Result, Roster
@@ -73,7 +73,6 @@ class Rounds:
         self._applying: tuple[int, Decision | None] | None = None  # round, and what it decided
         self._before = Base(0, 0, Digest(b""), Digest(b""))  # the base that is being applied to
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
-        self._ahead = Mailbox(())  # of the round after the current one
         self._draft: tuple[wire.Mean | wire.Table, ...] = ()  # means and tables that an earlier process of ours had
         self._token = 0
         self.round: Round | None = None
@@ -156,8 +155,8 @@ class Rounds:
 
     def _replay(self, now: float) -> list[Effect]:
         """Take what came too early; what is still too early is kept again."""
-        early, self._ahead = self._ahead, Mailbox(self._context.log.register.voters)
-        return [each for sender, mail in early.empty() for each in replayed(self.receive, now, sender, mail)]
+        early = self._context.early.empty(self._context.log.register.voters)
+        return [each for sender, mail in early for each in replayed(self.receive, now, sender, mail)]
 
     def submit(self, now: float, ready: Ready, contribution: Contribute | None) -> list[Effect]:
         """Our inner steps are done: `contribution(chunk)` encodes our part of a chunk."""
@@ -198,7 +197,7 @@ class Rounds:
     def forget(self) -> list[Effect]:
         """The state is another one: nothing that was kept for the others counts any more."""
         self.shelf.forget()
-        self._ahead = Mailbox(())
+        self._context.early.empty(())
         return self.suspend()
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
@@ -308,6 +307,8 @@ class Rounds:
         number = message.round
         if isinstance(message, wire.Offer):
             self._context.followers.note(sender, number, self.state.round)
+        if isinstance(message, wire.Offer | wire.Give | wire.GetTable):
+            self._hear(sender, number)
         is_over = self.round is None or number < self.round.number
         if self.shelf.decision(number) is not None or (is_over and self.shelf.served(number) is not None):
             return self._answer_late(now, sender, message)
@@ -316,10 +317,18 @@ class Rounds:
                 return self._digest(self.round.receive(now, sender, message))
         elif self.round is not None and number != self.round.number + 1:
             if isinstance(message, wire.Give | wire.GetTable) and number < self.round.number:
-                return [Tell(LogEnds(sender, 0))]  # it may wait for what was undone meanwhile
+                return [Tell(LogEnds(sender, 0)), self._refuse(sender, number)]  # it may wait for what was undone
             return [Tell(LogEnds(sender, message.number))] if isinstance(message, wire.Offer) else []
-        self._ahead.keep(sender, message)
+        self._context.early.keep(sender, message)
         return []
+
+    def _hear(self, sender: PeerId, round: int) -> None:
+        if has_member(self._context.log.register, sender):
+            self._context.followers.heard(sender, round)
+
+    def _refuse(self, sender: PeerId, round: int) -> Send:
+        """That there is nothing here of a round."""
+        return Send(sender, self._context.progress(round, is_waiting=True, is_queued=False))
 
     def _is_early(self, sender: PeerId, message: Message) -> bool:
         """Whether it is of somebody who is in a roster that we have not seen yet."""
@@ -339,7 +348,9 @@ class Rounds:
                 return [Tell(LogEnds(sender, message.number))]
             case wire.GetTable():
                 means = self.shelf.find_table(round, message.table)
-                return [Send(sender, wire.Table(part, round, means))] if means is not None else []
+                return [
+                    Send(sender, wire.Table(part, round, means)) if means is not None else self._refuse(sender, round)
+                ]
             case wire.Give():
                 known = self.shelf.served(round)
                 means = known.means if known is not None else ()  # the disk may have forgotten it just now

@@ -30,7 +30,7 @@ from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.shares import Claim, Load, share
 from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.effects import Effect, Persist, Send, Tell
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.base.masks import common, mask_of, masked
 from shoal.protocol.log.register import MAX_SEATS, state_of
 from shoal.protocol.messages.averaging import Call, Direct, Made, Offer, Table
@@ -87,9 +87,10 @@ class Steering:
         return max(soon, spread.initial * 0.5 ** (self.round - policy.first), policy.slack)
 
     def expected(self) -> list[PeerId]:
-        """Live members in the round, and those who stand on its base."""
+        """Live members in the round, but for those that are far behind, and those who stand on its base."""
         known = [member.peer for member in self._context.log.register.members]
-        return [peer for peer in known if self._is_here(peer) and (self._is_seated(peer) or self._is_ready(peer))]
+        here = [peer for peer in known if self._is_here(peer) and not self._is_far(peer)]
+        return [peer for peer in here if self._is_seated(peer) or self._is_ready(peer)]
 
     def missing(self) -> list[PeerId]:
         """Those of them who have offered nothing yet."""
@@ -135,6 +136,13 @@ class Steering:
 
     def _is_seated(self, peer: PeerId) -> bool:
         return any(seat.peer == peer for seat in self._part.roster)
+
+    def _is_far(self, peer: PeerId) -> bool:
+        """Whether `peer` cannot come in time, as it was away, and catches up."""
+        status = self._context.view.status(peer)
+        if peer == self._us.me or peer in self._offers or status is None or self._base.root == NO_DIGEST:
+            return False
+        return self._context.followers.is_far(peer, self.round, said=status.round + 1)
 
     def _is_ready(self, peer: PeerId) -> bool:
         """Whether `peer` stands on the base of the round, or is about to."""
@@ -250,7 +258,7 @@ class Steering:
         for peer in self._exchange.without_offer():
             if self._lacks_last_means(peer) and now - self._opened_at < self._longest():
                 self._here_at[peer] = now
-            if peer not in self._exchange.absent and now >= self._waits_until(peer):
+            if peer not in self._exchange.absent and (self._is_far(peer) or now >= self._waits_until(peer)):
                 late.append(peer)
         if not late:
             return []
@@ -294,7 +302,8 @@ class Steering:
     def _replace_lost(self, now: float) -> list[Effect]:
         if not self._exchange.roster:
             return []
-        lost = self._exchange.lost
+        far = [peer for peer in self._exchange.absent if self._is_far(peer)]
+        lost = {*self._exchange.lost, *far}
         moves = self._exchange.moves(lost, self._fit([peer for peer in self._exchange.roster if peer not in lost]))
         return [*self._exchange.move(moves), *self._say(now)] if moves else []
 

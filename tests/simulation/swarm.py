@@ -246,8 +246,8 @@ class Peer(Node):
             return self.store.chunk(message.round, message.index)
         if isinstance(message, Mean):
             written = [each for each in self._disk["means"] if isinstance(each, Mean) and each.made == message.made]
-            payloads = (each.payload for each in written if (each.round, each.chunk) == (message.round, message.chunk))
-            return next(payloads, None)
+            found = [each for each in written if (each.round, each.chunk) == (message.round, message.chunk)]
+            return found[0].payload if found else None
         round, payloads = self._submitted
         assert isinstance(message, Contribution)
         assert message.round == round

@@ -183,6 +183,14 @@ def test_who_waits_for_the_last_round_in_vain_comes_when_it_is_called(monkeypatc
     assert {made.count for made in result.decision.means} == {4}
 
 
+@pytest.mark.parametrize("seed", seeds(1, 10))
+def test_a_founder_that_does_not_train_leads_the_last_round_to_its_end(seed: int) -> None:
+    """Its replica is that of the beginning, and yet it is not behind: the last round builds on none."""
+    world, _ = build(seed, 4, WAN, Shape(start_members=3, last=endings.LAST, keepers=(NAMES[0],)))
+    endings.end_as_one(world, within=200.0)
+    assert {node.member.log.proposer for node in world.nodes()} == {NAMES[0]}
+
+
 @pytest.mark.parametrize("seed", seeds(3, 200))
 def test_one_is_killed_near_the_end_and_all_who_are_there_have_one_model(seed: int) -> None:
     endings.killed_near_the_end(seed)

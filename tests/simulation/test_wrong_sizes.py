@@ -20,7 +20,7 @@ def spoil(node: Peer) -> None:
     """From now on what `node` contributes to the chunks of others is too long."""
     honest = node.payload_of
 
-    def payload_of(message: Message) -> Payload:
+    def payload_of(message: Message) -> Payload | None:
         return TOO_LONG if isinstance(message, Contribution) else honest(message)
 
     node.payload_of = payload_of  # type: ignore[method-assign]

@@ -36,6 +36,19 @@ def test_who_has_nothing_is_not_asked_again_at_once(fetching: Fetching) -> None:
     assert asked(fetching, 0.1 + REFUSED, A) == [A]
 
 
+def test_a_search_is_in_vain_once_all_have_refused_until_one_brings_something(fetching: Fetching) -> None:
+    assert not fetching.is_in_vain([])
+    for peer in (*asked(fetching, 0.0, A, B), *asked(fetching, 0.1, A, B)):
+        fetching.put_off(0.1, peer, NOTHING)
+    assert not fetching.is_in_vain([A, B])
+    for peer in asked(fetching, 0.2, A, B):
+        fetching.put_off(0.2, peer, NOTHING)
+    assert fetching.is_in_vain([A, B])
+    assert not fetching.is_in_vain([A, B, C]), "that one has just come"
+    fetching.arrived(0.3, A)
+    assert not fetching.is_in_vain([A, B])
+
+
 def test_who_was_asked_for_something_else_has_refused_nothing(fetching: Fetching) -> None:
     fetching.put_off(0.0, A, NOTHING)
     assert asked(fetching, 0.1, A) == [A]
