@@ -153,8 +153,8 @@ class LogStore:
     def forget_means(self, round: int, spare: int = 0) -> None:
         """There is a snapshot of the state after `round`: means of earlier rounds are of no use here any more.
 
-        Those of that round are, to others who have not applied it, and so are the `spare` bytes before them; or fewer,
-        and a fourth of the room that the disk has left.
+        Those of that round are, to others who have not applied it, and so are the `spare` bytes before them, but at
+        most a fourth of the room that the disk has left.
         """
         with self._or_error("write"):
             most = shutil.disk_usage(self.folder).free // 4

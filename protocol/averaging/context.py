@@ -1,4 +1,4 @@
-"""What the parts of a round work with: given once, changed by none of them."""
+"""What the parts of a round work with: given once; what is learned, or comes too early, is kept in it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from shoal.protocol.averaging.exchange import Self
 from shoal.protocol.averaging.followers import Followers
 from shoal.protocol.averaging.mailbox import Mailbox
 from shoal.protocol.averaging.outbox import Outbox
-from shoal.protocol.averaging.policy import Policy
+from shoal.protocol.averaging.policy import Base, Policy
 from shoal.protocol.averaging.shelf import Shelf
 from shoal.protocol.base.estimate import Estimate
-from shoal.protocol.base.ids import PeerId
+from shoal.protocol.base.ids import NO_DIGEST, PeerId
 from shoal.protocol.membership.view import View
 from shoal.protocol.messages.averaging import Progress
 from shoal.protocol.messages.log import Register, Result
@@ -70,6 +70,16 @@ class Context:
     followers: Followers = field(default_factory=Followers)
     doubts: Doubts = field(default_factory=Doubts)
     late: Doubts = field(default_factory=lambda: Doubts(LATE_DOUBLINGS))  # who did not hand in when it was called
+
+    def is_far(self, peer: PeerId, base: Base) -> bool:
+        """Whether `peer` is too far behind the round on this base to come in time.
+
+        A round that builds on no state, as the last one of replicas, begins wherever one stands.
+        """
+        status = self.view.status(peer)
+        if status is None or base.root == NO_DIGEST:
+            return False
+        return self.followers.is_far(peer, base.round + 1, said=status.round + 1)
 
     def progress(self, round: int, *, is_waiting: bool, is_queued: bool) -> Progress:
         """How far we have come, for somebody who waits."""

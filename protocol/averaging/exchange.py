@@ -400,7 +400,7 @@ class Exchange:
         return self._broadcast(chunk, made) if self.owner(chunk) == self._us.me else []
 
     def _broadcast(self, chunk: int, made: Made) -> list[Effect]:
-        """As its owner, hand a mean to all whom it concerns, and write it down at once: in a crash of all it is here."""
+        """As its owner, hand a mean on, and write it down at once: in a crash of all it is here."""
         mean = self._mean(chunk, made)
         self._written.add((chunk, made.hash))
         others = dict.fromkeys((*self.roster, *self._receivers()))

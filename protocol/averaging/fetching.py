@@ -96,11 +96,13 @@ class Fetching:
             and progress.sent > self._sent.get(holder, -1)
             and self._believed.get(holder, 0) < self._chunks
         ):
+            self._refused.pop(holder, None)
             self._sent[holder] = progress.sent
             self._believed[holder] = self._believed.get(holder, 0) + 1
             self.moved_at = self._ahead[holder] = now
             self._hear(now, holder)
         elif progress.is_queued and now - self._ahead.get(holder, now) < self._longest_pause(holder):
+            self._refused.pop(holder, None)
             self.moved_at = now
             self._hear(now, holder)
 

@@ -31,13 +31,18 @@ class Followers:
         self._missed = {each: since for each, since in self._missed.items() if newest < since + WAITED_FOR + RESTS}
         self._missed.setdefault(peer, newest)
 
+    def forget(self) -> None:
+        """Rounds are other ones from now on, as the log goes on on another branch."""
+        self._missed.clear()
+        self._spoke.clear()
+
     def heard(self, peer: PeerId, round: int) -> None:
         """`peer`, a member, offers something for `round`, or asks for what was made in it."""
         self._spoke[peer] = max(round, self._spoke.get(peer, 0))
 
     def is_far(self, peer: PeerId, round: int, said: int) -> bool:
         """Whether `peer` is too far behind `round` to be waited for; `said`: in which round it is, by gossip."""
-        return max(said, self._spoke.get(peer, 0)) <= round - FAR
+        return max(said, self._spoke.get(peer, 0)) <= round - FAR and not self.is_due(peer, round)
 
     def is_due(self, peer: PeerId, round: int) -> bool:
         """Whether `round` waits for it."""

@@ -23,6 +23,7 @@ from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.averaging import Progress
 from shoal.protocol.messages.replicas import Busy
 
+ANSWER = 1.0  # seconds that a word may take to a member and back
 IDLE = 3  # reminders in a row that a member which owes us bytes may answer without having sent any,
 STUCK = 8  # and patiences that it may take for that
 UNKNOWN = 4.0  # seconds that a member's link is taken to need for a payload before it has brought one,
@@ -48,7 +49,9 @@ class Headway:
         self._sent = dict.fromkeys(members, 0)
         self._taken = dict.fromkeys(members, 0)
         self._idle = dict.fromkeys(members, 0)  # reminders since it got ahead
+        self._reminded_at = dict.fromkeys(members, now)
         self._ahead_at = dict.fromkeys(members, now)
+        self._queued = dict.fromkeys(members, False)  # whether it answered the last reminder that our bytes wait there
         self._waited = dict.fromkeys(members, False)  # for others, since it last brought something
 
     def patience(self, peer: PeerId) -> float:
@@ -62,6 +65,12 @@ class Headway:
     def longest_patience(self) -> float:
         """With whoever is slowest, or may be: no less than with a link that nobody knows."""
         return max(self.patience(peer) for peer in self._gaps)
+
+    def is_late(self, now: float, peer: PeerId) -> bool:
+        """Whether `peer` has brought nothing for a while, was asked, and has nothing in its queue that moves."""
+        is_silent = now - self._brought_at[peer] >= self._pace.deadline()
+        was_asked = self._idle[peer] > 0 and now - self._reminded_at[peer] >= ANSWER
+        return is_silent and was_asked and not (self._queued[peer] and self._idle[peer] <= IDLE)
 
     # -- what is heard ----------------------------------------------------------------------------------------
 
@@ -80,7 +89,7 @@ class Headway:
             self._gaps[peer].observe(min(now - self._brought_at[peer], self.patience(peer)))
             self._pace.observe(min(gap, self._pace.deadline()))
         self._brought_at[peer] = self._ahead_at[peer] = now
-        self._idle[peer], self._waited[peer] = 0, False
+        self._idle[peer], self._queued[peer], self._waited[peer] = 0, False, False
 
     def report(self, now: float, peer: PeerId, busy: Busy | Progress, may_wait: bool) -> None:
         """`peer` says how far it has come; `may_wait`: what it owes us may hang on others."""
@@ -90,6 +99,7 @@ class Headway:
         self.moved += gets_ahead
         if waits or (gets_ahead and has_sent):
             self._idle[peer], self._ahead_at[peer] = 0, now
+        self._queued[peer] = busy.is_queued or (self._queued[peer] and not waits)
         self._waited[peer] |= waits
         self._sent[peer] = max(self._sent[peer], busy.sent)
         self._taken[peer] = max(self._taken[peer], busy.taken)
@@ -113,6 +123,7 @@ class Headway:
         if not self._silence.is_due(now, peer, self._pace.deadline()):
             return False
         self._idle[peer] += 1
+        self._reminded_at[peer], self._queued[peer] = now, False
         return True
 
     def is_given_up(self, now: float, peer: PeerId, owes_bytes: bool) -> bool:

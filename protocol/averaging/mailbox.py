@@ -46,6 +46,11 @@ class Mailbox:
         if isinstance(message, Chunk) or not message.bulk:
             rack.put(sender, message)
 
+    @property
+    def has_means(self) -> bool:
+        """Whether there may be any."""
+        return self._of_voters.has_chunks or self._of_strangers.has_chunks
+
     def take_means(self, round: int, wanted: Collection[tuple[int, Digest]]) -> list[tuple[PeerId, Mean]]:
         """Means of a round, by chunk and hash, with their senders; they are not here any more."""
         return [*self._of_voters.take_means(round, wanted), *self._of_strangers.take_means(round, wanted)]
@@ -124,6 +129,11 @@ class _Rack:
         self._boxes = {peer: box for peer, box in self._boxes.items() if box.size}
         self._size = sum(box.size for box in self._boxes.values())
         return found
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether anybody has sent any."""
+        return any(box.chunks for box in self._boxes.values())
 
     def boxes(self) -> list[tuple[PeerId, _Box]]:
         """Everything that is here."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from shoal.protocol.averaging.apart import MAX_APART, ways_between
 from shoal.protocol.averaging.context import Context, Outcome
@@ -32,13 +32,12 @@ from shoal.protocol.averaging.silence import Stall
 from shoal.protocol.averaging.steering import Steering
 from shoal.protocol.base.effects import Blamed, Effect, Persist, Send, Tell, Withdraw
 from shoal.protocol.base.errors import RemoteError
-from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.masks import masked
 from shoal.protocol.base.signing import check_signature, signed
 from shoal.protocol.base.wire import Message
 from shoal.protocol.membership.view import fastest
 from shoal.protocol.messages import averaging as wire
-from shoal.protocol.messages.averaging import Made
 from shoal.protocol.messages.log import Result, Seat
 
 STALLED = 16  # patiences without any progress before we want another proposer
@@ -50,8 +49,10 @@ AGAIN, MOST_AGAIN = 1.0, 15.0  # seconds until an offer is repeated, at first an
 class Round:
     """The round after `base`."""
 
-    def __init__(self, context: Context, base: Base, reducer: Reducer, now: float) -> None:
+    def __init__(self, context: Context, base: Base, reducer: Reducer, now: float, is_new: bool = False) -> None:
+        """`is_new`: we were counted in none before it, so others may still take us for dead, or for far behind."""
         self._context = context
+        self._is_new = is_new
         self._us = context.us
         self._offers: dict[PeerId, wire.Offer] = {}
         self._given_up: set[PeerId] = set()  # who lives and offers, but brings nothing
@@ -68,12 +69,12 @@ class Round:
         self._outcome: Outcome | None = None
         self._table_asked = (-AGAIN, 0)  # when, and how often
         self._table_holder: PeerId | None = None  # of whom, unless it has said that it has none
-        self._no_table: dict[PeerId, float] = {}  # who has said that, and when
         self._decided_at = self._reviewed_at = now  # when we first knew the outcome; it is told again at each later one
         self._is_due = False
         self._under_way_at: float | None = None
         self._offered_at, self._pause = now, AGAIN
         self._offered_to: set[PeerId] = set()  # of those who are here
+        self._cut_off: set[PeerId] = set()  # whose connection was lost in this round
         self._contribution: Contribute | None = None
         self.base = base
         self.branch = context.us.branch
@@ -177,6 +178,11 @@ class Round:
         self._offered_to.discard(peer)  # if it comes back it may be another process
         return self._do(now, self.exchange.lose(peer) if peer in self.exchange.roster else [])
 
+    def link_lost(self, peer: PeerId) -> None:
+        """A connection with `peer` is lost, and what was on its way over it; it may have been started again."""
+        self._offered_to.discard(peer)
+        self._cut_off.add(peer)
+
     def review(self, now: float, entry: Digest, result: Result, is_bound: bool) -> list[Effect]:
         """May we vote for this result? Answered once we know."""
         self._review, self._reviewed_at = (entry, result, is_bound), now
@@ -228,15 +234,8 @@ class Round:
 
     def _receivers(self) -> list[PeerId]:
         """The voters, but for those that are far behind: they take no mean yet, and ask for it once they are here."""
-        return [peer for peer in self._context.log.register.voters if peer in self._offers or not self._is_far(peer)]
-
-    def _is_far(self, peer: PeerId) -> bool:
-        """Whether a peer does not even stand where the round before this one begins.
-
-        A round that builds on no state, as the last one of replicas, begins wherever one stands.
-        """
-        status = self._context.view.status(peer)
-        return status is not None and self.base.root != NO_DIGEST and status.round + 1 < self.base.round
+        voters = self._context.log.register.voters
+        return [peer for peer in voters if peer in self._offers or not self._context.is_far(peer, self.base)]
 
     def _payloads(self, chunks: Collection[int]) -> dict[PeerId, int]:
         """How many payloads each member may have to move for these chunks, out or in."""
@@ -270,8 +269,8 @@ class Round:
             case wire.Table():
                 return self._receive_table(sender, message)
             case wire.Progress():
-                if message.is_waiting and sender == self._table_holder:  # it has none: we ask the next one
-                    self._no_table[sender], self._table_holder = now, None
+                if message.is_waiting and sender == self._table_holder:  # it has none
+                    self._table_holder = None
                 self._fetching.put_off(now, sender, message)
                 if self._headway is not None and sender in self.exchange.roster:
                     self._headway.report(now, sender, message, not self.exchange.lacks_contribution(sender))
@@ -365,7 +364,9 @@ class Round:
 
     def _answer_table(self, sender: PeerId, message: wire.GetTable) -> list[Effect]:
         means = self._context.shelf.find_table(self.number, message.table)
-        return [Send(sender, wire.Table(self._us.part, self.number, means))] if means is not None else []
+        if means is None:
+            return [Send(sender, self._context.progress(self.number, is_waiting=True, is_queued=False))]
+        return [Send(sender, wire.Table(self._us.part, self.number, means))]
 
     def _receive_table(self, sender: PeerId, message: wire.Table) -> list[Effect]:
         if len(message.means) != len(self.exchange.means):
@@ -393,7 +394,7 @@ class Round:
             if not self._is_due and self._context.log.listens:
                 self._is_due = True
                 effects.append(Tell(Due()))
-        effects += self._answer_review(now) + self._conclude(now)
+        effects += self._take_early(now) + self._answer_review(now) + self._conclude(now)
         self._context.outbox.note(now, effects)
         return effects
 
@@ -450,20 +451,40 @@ class Round:
         return wire.Table(self._us.part, self.number, means)
 
     def _get(self, now: float, result: Result) -> list[Effect] | None:
-        """Ask for what is missing of a result, of the owners first, who send nothing twice; None if all is here."""
+        """Ask for what is missing of a result and not on its way; None if all is here."""
         means = self._context.shelf.table(result.table)
         if means is None:
             return self._get_table(now, result)
-        early = self._take_early(now, means)
-        if not (missing := self._context.shelf.missing(means)):
+        missing = self._context.shelf.missing(means)
+        if not missing:
             return None
-        return [*early, *self._fetching.ask(now, means, missing, self._holders())]
+        due = [chunk for chunk in missing if not self._is_coming(now, chunk)]
+        return self._fetching.ask(now, means, due, self._holders())
 
-    def _take_early(self, now: float, means: Sequence[Made]) -> list[Effect]:
-        """What came of these before we knew who owns what."""
-        shelf, effects = self._context.shelf, list[Effect]()
-        wanted = {(chunk, means[chunk].hash) for chunk in shelf.missing(means)}
-        for sender, mean in self._context.early.take_means(self.number, wanted) if wanted else ():
+    def _is_coming(self, now: float, chunk: int) -> bool:
+        """Whether a mean that is not here is about to come from its owner, which sends it to all who are in the round.
+
+        A payload that the network has taken from it may be on its way for longer than it remembers.
+        """
+        is_expected = self.exchange.means[chunk] is None and self._us.me in self.exchange.roster and not self._is_new
+        if not is_expected or self._headway is None:
+            return False
+        owner = self.exchange.owner(chunk)
+        if self._outcome is not None and now - self._decided_at >= self._headway.patience(owner):
+            return False
+        is_late = owner in self.exchange.lost or owner in self._cut_off or self._headway.is_late(now, owner)
+        return owner != self._us.me and not is_late
+
+    def _take_early(self, now: float) -> list[Effect]:
+        """What came of a result's means before we knew who owns what."""
+        results = [self._review[1]] if self._review is not None else []
+        results += [self._outcome.result] if self._outcome is not None else []
+        shelf, early = self._context.shelf, self._context.early
+        wanted = set[tuple[int, Digest]]()
+        for means in (shelf.table(result.table) for result in results if early.has_means):
+            wanted |= {(chunk, means[chunk].hash) for chunk in shelf.missing(means)} if means is not None else set()
+        effects: list[Effect] = []
+        for sender, mean in early.take_means(self.number, wanted) if wanted else ():
             shelf.ask(mean.chunk, mean.made.hash, sender)
             effects += replayed(self._dispatch, now, sender, mean)
         return effects
@@ -475,8 +496,9 @@ class Round:
 
     def _get_table(self, now: float, result: Result) -> list[Effect]:
         asked_at, turn = self._table_asked
-        holders = [peer for peer in self._holders() if now - self._no_table.get(peer, -AGAIN) >= AGAIN]
-        if not holders or (self._table_holder is not None and now - asked_at < AGAIN):
+        holders = self._holders()
+        is_refused = self._table_holder is None and turn % TRIES  # so another one may have it: a few are asked at once
+        if not holders or (now - asked_at < AGAIN and not is_refused):
             return []
         self._table_asked, self._table_holder = (now, turn + 1), holders[turn % len(holders)]
         return [Send(self._table_holder, wire.GetTable(self._us.part, self.number, result.table))]
@@ -545,6 +567,13 @@ class Round:
         self._offered_at, self._offered_to = now, self._here(takers)
         return [Send(peer, self._offer) for peer in takers]
 
+    def _offer_to_others(self) -> list[Effect]:
+        """Those who have come, or come back, since."""
+        assert self._offer is not None
+        new = self._here(self._takers()) - self._offered_to
+        self._offered_to |= new
+        return [Send(peer, self._offer) for peer in self._takers() if peer in new]
+
     def _takers(self) -> list[PeerId]:
         """Who is to know that we are ready: the voters, and whoever takes contributions."""
         takers = dict.fromkeys((*self._context.log.register.voters, *self.exchange.owners()))
@@ -557,9 +586,7 @@ class Round:
         """Until the round gets on: the offer, or what it told of the log, may have been lost."""
         if self._offer is None or self._outcome is not None:
             return []
-        if not self._here(self._takers()) <= self._offered_to:
-            return self._send_offer(now)
         if now - self._offered_at < self._pause:
-            return []
+            return self._offer_to_others()
         self._pause = min(MOST_AGAIN, 2 * self._pause)
         return self._send_offer(now)

@@ -75,6 +75,7 @@ class Rounds:
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
         self._draft: tuple[wire.Mean | wire.Table, ...] = ()  # means and tables that an earlier process of ours had
         self._token = 0
+        self._is_new = True  # we were counted in no round since the start, or since another state was installed
         self.round: Round | None = None
 
     def __repr__(self) -> str:
@@ -134,7 +135,7 @@ class Rounds:
         reducer = self._reducer(number)
         self.shelf.open(reducer)
         self.outbox.open()
-        self.round, self._applying = Round(self._context, base, reducer, now), None
+        self.round, self._applying = Round(self._context, base, reducer, now, self._is_new), None
         self._outcomes = {round: each for round, each in self._outcomes.items() if round > base.round}
         self._token += 1
         effects: list[Effect] = [self._wake()]
@@ -184,7 +185,7 @@ class Rounds:
 
     def suspend(self) -> list[Effect]:
         """Another state is about to be installed: nothing happens until `open`."""
-        left, self.round, self._applying = self.round, None, None
+        left, self.round, self._applying, self._is_new = self.round, None, None, True
         return [Withdraw(self._us.part, left.number)] if left is not None else []
 
     def switch(self) -> None:
@@ -192,6 +193,7 @@ class Rounds:
         self._outcomes.clear()
         self._voided.clear()
         self._review = self._doubted = None
+        self._context.followers.forget()
         self._draft = ()
 
     def forget(self) -> list[Effect]:
@@ -199,6 +201,11 @@ class Rounds:
         self.shelf.forget()
         self._context.early.empty(())
         return self.suspend()
+
+    def link_lost(self, peer: PeerId) -> None:
+        """A connection with `peer` is lost."""
+        if self.round is not None:
+            self.round.link_lost(peer)
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
@@ -316,8 +323,9 @@ class Rounds:
             if not self._is_early(sender, message):
                 return self._digest(self.round.receive(now, sender, message))
         elif self.round is not None and number != self.round.number + 1:
-            if isinstance(message, wire.Give | wire.GetTable) and number < self.round.number:
-                return [Tell(LogEnds(sender, 0)), self._refuse(sender, number)]  # it may wait for what was undone
+            if isinstance(message, wire.Give | wire.GetTable):
+                is_behind = number < self.round.number  # then it may wait for what was undone meanwhile
+                return [self._refuse(sender, number), *([Tell(LogEnds(sender, 0))] if is_behind else [])]
             return [Tell(LogEnds(sender, message.number))] if isinstance(message, wire.Offer) else []
         self._context.early.keep(sender, message)
         return []
@@ -385,6 +393,7 @@ class Rounds:
         for effect in effects:
             match effect:
                 case Tell(Committed(decision, counted)):
+                    self._is_new &= not any(counted)
                     self.shelf.unkept = decision.round
                     done += self._commit(decision, counted)
                 case Tell(WrongState(is_proven)):

@@ -30,7 +30,7 @@ from shoal.protocol.averaging.policy import Base
 from shoal.protocol.averaging.shares import Claim, Load, share
 from shoal.protocol.averaging.shelf import table_digest
 from shoal.protocol.base.effects import Effect, Persist, Send, Tell
-from shoal.protocol.base.ids import NO_DIGEST, PeerId
+from shoal.protocol.base.ids import PeerId
 from shoal.protocol.base.masks import common, mask_of, masked
 from shoal.protocol.log.register import MAX_SEATS, state_of
 from shoal.protocol.messages.averaging import Call, Direct, Made, Offer, Table
@@ -139,10 +139,7 @@ class Steering:
 
     def _is_far(self, peer: PeerId) -> bool:
         """Whether `peer` cannot come in time, as it was away, and catches up."""
-        status = self._context.view.status(peer)
-        if peer == self._us.me or peer in self._offers or status is None or self._base.root == NO_DIGEST:
-            return False
-        return self._context.followers.is_far(peer, self.round, said=status.round + 1)
+        return peer != self._us.me and peer not in self._offers and self._context.is_far(peer, self._base)
 
     def _is_ready(self, peer: PeerId) -> bool:
         """Whether `peer` stands on the base of the round, or is about to."""

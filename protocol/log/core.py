@@ -321,8 +321,9 @@ class Turn:
         self._arm()
 
     def hand_on(self) -> None:
-        self._ask_for(self.core.view + 1)
-        self._arm()
+        if self._has_entered():
+            self._ask_for(self.core.view + 1)
+            self._arm()
 
     def submit(self, body: bytes) -> None:
         core = self.core

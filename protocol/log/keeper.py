@@ -1015,6 +1015,8 @@ class Keeper:
             return []
         if register.yields_to != NO_DIGEST or not self._may_grow:
             return self._switch(rival)
+        if not self._rivals.lasts:
+            return []
         return self.want(Yield(rival.shortcut.branch, rival.shortcut.tokens))
 
     @property

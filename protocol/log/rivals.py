@@ -13,7 +13,9 @@ again; else more tokens rank higher. The *rival* is the highest branch above its
 
 To see to the rival, which a peer does every second as well: if its own branch may still grow it wants an entry by which
 that yields, on which the voters vote while they hear of the rival; else it goes there at once (`_yield_to_rival` of
-keeper.py). What another member has passed on is passed on no further.
+keeper.py). A branch that can decide yields to one that has been able to for a while: the members of one that was not
+may be leaving it for ours just then, and nobody would be left who holds the state of either. What another member has
+passed on is passed on no further.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from shoal.protocol.log.register import has_member
 from shoal.protocol.messages.log import Register, Shortcut
 
 RIVAL = 5.0  # seconds for which it counts what was shown of another branch
+LASTING = 4.0  # seconds that it must be able to decide before ours yields to it; a stuck branch is left sooner
 
 Rank = tuple[bool, int, Digest]  # whether a branch can decide anything, its tokens, and its digest
 
@@ -66,12 +69,14 @@ class Rivals:
     def __init__(self) -> None:
         self.best: Shown | None = None
         self._shown_at = self._told_at = -math.inf  # when it last was, and when the other voters were told of one
+        self._since = math.inf  # when its branch was first shown, of late, as one that can decide something
 
     def meet(
         self, now: float, shown: Shown, ours: Rank, register: Register, check: Callable[[Shown], None]
     ) -> Reaction:
         """See above; `register` is that of our branch, and `check` raises RemoteError if no way leads to the other."""
         rank, known = shown.rank, self.best.rank if self.best is not None else None
+        self._take_back(shown)
         if rank <= ours:
             return Reaction.SHOW_OURS
         if known is not None and rank < known:
@@ -80,13 +85,27 @@ class Rivals:
             return Reaction.NOTHING
         if rank != known:
             check(shown)
-            self.best = shown
+            before, self.best = self.best, shown
+            if before is None or before.shortcut.branch != shown.shortcut.branch:
+                self._since = math.inf
+        self._since = min(self._since, now) if shown.shortcut.can_decide else math.inf
         self._shown_at = now
         was_told_of = rank == known and now - self._told_at < RIVAL / 2
         if shown.passed_on_by is not None or was_told_of:
             return Reaction.SEE_TO_IT
         self._told_at = now
         return Reaction.TELL_VOTERS
+
+    def _take_back(self, shown: Shown) -> None:
+        """Who has shown the rival as one that can decide may say now that it cannot."""
+        is_same = self.best is not None and self.best.shown_by == shown.shown_by
+        if is_same and not shown.shortcut.can_decide:
+            self._since = math.inf
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the rival was shown for a while as able to decide: if not, its members may just be coming over."""
+        return self._shown_at - self._since >= LASTING
 
     def lapse(self, now: float) -> bool:
         """Forget the rival if it was not shown for long: it may have been left, or have yielded; whether it is so."""
@@ -97,4 +116,4 @@ class Rivals:
 
     def forget(self) -> None:
         """There is none."""
-        self.best = None
+        self.best, self._since = None, math.inf

@@ -147,6 +147,7 @@ class Presence(Judge, ABC):
 
     def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         """The connection with `peer` was closed."""
+        self.rounds.link_lost(peer)
         return self._digest(now, self.membership.doubt(now, peer))
 
     def ended(self, now: float, peer: PeerId) -> list[Effect]:
@@ -291,7 +292,8 @@ class Presence(Judge, ABC):
         if held is not None and held + 1 >= newest:
             return False
         statuses = [self.membership.status(voter) for voter in register.voters if self.membership.is_alive(voter)]
-        return any(status is not None and status.round + 1 >= newest for status in statuses)
+        stand = [status.round for status in statuses if status is not None and status.root != NO_DIGEST]
+        return any(round + 1 >= newest for round in stand)
 
     def has_finished(self) -> bool:
         """See Judge: what is decided after it could undo nothing, so the last means are on our disk."""

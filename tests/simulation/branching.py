@@ -162,14 +162,16 @@ def become_one(
     return took
 
 
-def soon(world: World[Peer], condition: Callable[[], bool], within: float, what: str) -> float:
+def soon(
+    world: World[Peer], condition: Callable[[], bool], within: float, what: str, promise: str = "One history"
+) -> float:
     """The virtual seconds until `condition` holds; a broken promise if that is not soon."""
     try:
         return world.run_until(condition, within)
     except Violation:
         raise
     except AssertionError as error:
-        raise Violation("One history", what) from error
+        raise Violation(promise, what) from error
 
 
 def is_one(world: World[Peer], names: Sequence[PeerId]) -> bool:
@@ -228,12 +230,8 @@ def leaves_while_cut(seed: int) -> float:
     world.network.heal()
     rest = [name for name in names if name != leaver]
     took = soon(world, partial(is_one, world, rest), SOON, "not all are members of one branch")
-    try:
-        world.run_until(lambda: leaver in who_left(register(world)), SETTLING)
-    except Violation:
-        raise
-    except AssertionError as error:
-        raise Violation("Left", f"{leaver} has left the lesser part, and not the run") from error
+    has_left = f"{leaver} has left the lesser part, and not the run"
+    soon(world, lambda: leaver in who_left(register(world)), SETTLING, has_left, promise="Left")
     become_one(world, oracle, rest, SOON)
     return took
 

@@ -46,7 +46,7 @@ MUTATIONS = [
     Mutation(rule.forget_the_means_of_before, "Held", scenarios.killed_at_once, (0, 1)),
     Mutation(rule.forget_the_last_result, "Held", scenarios.killed_as_one_has_applied, (2, 3)),
     Mutation(rule.never_undo, "Termination", scenarios.power_cut_at_once, (0, 1)),
-    Mutation(rule.undo_what_is_only_late, "Termination", scenarios.dead_with_the_last_bytes, (1, 3)),
+    Mutation(rule.undo_what_is_only_late, "Termination", scenarios.dead_with_the_last_bytes, (11, 17)),
     Mutation(rule.count_no_lacks, "Held", scenarios.lacked_by_one, (0, 2)),
     Mutation(rule.accept_a_stale_epoch, "Cheap loss", scenarios.deaths_in_a_row, (11, 20)),
     Mutation(rule.forget_to_reassign, "Termination", single_death.run_death, (0, 1)),

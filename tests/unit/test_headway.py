@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.averaging.headway import IDLE, STUCK, UNKNOWN, Headway
+from shoal.protocol.averaging.headway import ANSWER, IDLE, STUCK, UNKNOWN, Headway
 from shoal.protocol.base.estimate import Estimate
 from shoal.protocol.base.ids import PeerId
 from shoal.protocol.messages.averaging import Progress
@@ -56,6 +56,15 @@ def test_who_waited_for_another_teaches_nothing(headway: Headway, pace: Estimate
     assert pace.samples == 0
     headway.hear(2.0, PEER, progress=True)
     assert pace.samples == 1
+
+
+def test_a_queue_excuses_only_as_long_as_it_is_confirmed(headway: Headway) -> None:
+    now = remind(headway, 0.0)
+    headway.report(now, PEER, busy(0, is_queued=True), may_wait=True)
+    assert not headway.is_late(now + ANSWER, PEER)
+    now = remind(headway, now)
+    assert not headway.is_late(now, PEER)  # it has no answer yet
+    assert headway.is_late(now + ANSWER, PEER)  # it has lost its queue: a restart, for example
 
 
 def test_a_link_that_moves_is_never_given_up_and_a_wedged_one_is(headway: Headway) -> None:

@@ -28,7 +28,7 @@ def steering(seated: list[PeerId]) -> Steering:
         "us": SimpleNamespace(me=NAMES[0], part=0),
         "log": SimpleNamespace(register=register),
         "policy": POLICY,
-        "view": SimpleNamespace(is_alive=lambda peer: True),
+        "view": SimpleNamespace(is_alive=lambda peer: True, status=lambda peer: None),
         "followers": SimpleNamespace(is_due=lambda peer, round: True),
         "doubts": SimpleNamespace(leaves_out=lambda peer, round: False),
     }

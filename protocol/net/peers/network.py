@@ -239,7 +239,8 @@ class Network:
 
     def doubt(self, peer: PeerId) -> None:
         """A run has given `peer` up: if a connection with it is silent, too, it is closed soon."""
-        self._peers.of(peer).doubt()
+        if (known := self._peers.known(peer)) is not None:
+            known.doubt()
 
     async def disconnect(self, peer: PeerId, why: str) -> None:
         """Close all connections with `peer`; it may come back. `why` is shown to people."""

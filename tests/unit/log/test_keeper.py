@@ -36,7 +36,7 @@ from shoal.protocol.log.register import (
     next_entry,
     voters_root,
 )
-from shoal.protocol.log.rivals import RIVAL, Shown
+from shoal.protocol.log.rivals import LASTING, RIVAL, Shown
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
@@ -244,6 +244,8 @@ def asks_to_yield(effects: list[Effect]) -> bool:
 def test_who_shows_another_branch_is_there_and_who_passes_that_on_is_not() -> None:
     bench = Bench(entries=5)
     rival = other_branch(bench.first, C, tokens=1000)
+    bench.keeper.receive(B, Met(bench.first.branch, C, rival))
+    bench.run(LASTING + TICK)
     assert asks_to_yield(bench.keeper.receive(B, Met(bench.first.branch, C, rival)))
     assert bench.keeper.here == [A, B, C]
     bench.keeper.receive(C, rival)
@@ -339,12 +341,25 @@ def asked_to_yield(bench: Bench) -> bool:
 def test_it_wants_to_yield_only_as_long_as_it_hears_of_the_other_branch() -> None:
     bench = Bench(entries=5)
     rival = other_branch(bench.first, C, tokens=1000)
+    asked = list[bool]()
     for _ in range(10):
         bench.keeper.receive(B, Met(bench.first.branch, C, rival))
+        asked.append(asked_to_yield(bench))
         bench.run(TICK)
-        assert asked_to_yield(bench)
+    assert asked == sorted(asked), "for as long as it hears of it"
+    assert asked.count(False) >= LASTING / TICK, "the others may just be coming over"
+    assert asked[-1]
     bench.run(RIVAL + TICK)
     assert not asked_to_yield(bench)
+
+
+def test_it_does_not_yield_to_a_branch_that_cannot_decide_any_more() -> None:
+    bench = Bench(entries=5)
+    rival = other_branch(bench.first, C, tokens=1000)
+    for second in range(10):
+        bench.keeper.receive(C, replace(rival, can_decide=second % 4 != 3))
+        bench.run(TICK)
+        assert not asked_to_yield(bench)
 
 
 def test_what_others_have_met_is_not_passed_on() -> None:
