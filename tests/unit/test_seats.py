@@ -28,7 +28,8 @@ def steering(seated: list[PeerId]) -> Steering:
         "us": SimpleNamespace(me=NAMES[0], part=0),
         "log": SimpleNamespace(register=register),
         "policy": POLICY,
-        "view": SimpleNamespace(is_alive=lambda peer: True, status=lambda peer: None),
+        "view": SimpleNamespace(is_alive=lambda peer: True),
+        "is_far": lambda peer, base: False,
         "followers": SimpleNamespace(is_due=lambda peer, round: True),
         "doubts": SimpleNamespace(leaves_out=lambda peer, round: False),
     }
