@@ -13,6 +13,7 @@ from __future__ import annotations
 from shoal.protocol.base.ids import PeerId
 
 WAITED_FOR = 2  # rounds, those after the one that it missed
+MOST = 4096  # members of whom it is known of which round they have spoken, the latest ones
 FAR = 2  # rounds before the current one: who is still in that one, or in an earlier one, is not waited for
 RESTS = 8  # rounds from then on in which it is not
 
@@ -38,7 +39,9 @@ class Followers:
 
     def heard(self, peer: PeerId, round: int) -> None:
         """`peer`, a member, offers something for `round`, or asks for what was made in it."""
-        self._spoke[peer] = max(round, self._spoke.get(peer, 0))
+        self._spoke[peer] = max(round, self._spoke.pop(peer, 0))
+        if len(self._spoke) > MOST:
+            del self._spoke[next(iter(self._spoke))]
 
     def is_far(self, peer: PeerId, round: int, said: int) -> bool:
         """Whether `peer` is too far behind `round` to be waited for; `said`: in which round it is, by gossip."""

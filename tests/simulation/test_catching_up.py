@@ -226,13 +226,10 @@ def test_a_voter_that_is_back_holds_up_no_round(seed: int, monkeypatch: pytest.M
     """While it replays what it has missed it takes no means of the present one, and asks for them once it is there."""
     training = 0.3
     monkeypatch.setattr("tests.simulation.swarm.TRAINING", training)
-    world, oracle = build(seed, 4, LAN, Shape(chunks=6, start_members=4))
-    world.run_until(lambda: len(register(world).voters) == 4, within=60.0)
+    world, oracle = _voters(seed, 4, chunks=6)
     late = peers_named(4)[seed % 4]
     world.run_until(_all_at(world, oracle.newest + 5), within=60.0)
-    world.kill(late)
-    world.run(3.0)
-    world.start(late)
+    _kill_and_start(world, late, away=3.0)
     begun = _last_told(oracle)
     while late not in oracle.decisions[_last_told(oracle)].roster:
         assert _last_told(oracle) < begun + 120, "it is not back in a minute"
@@ -245,14 +242,10 @@ def test_a_voter_that_is_back_within_a_round_holds_up_none_after_it(seed: int, m
     """The others have sent means to the process that is gone, or none as they took it for dead: it asks at once."""
     training = 2.0
     monkeypatch.setattr("tests.simulation.swarm.TRAINING", training)
-    world, oracle = build(seed, 4, LAN, Shape(chunks=6, start_members=4))
-    world.run_until(lambda: len(register(world).voters) == 4, within=60.0)
+    world, oracle = _voters(seed, 4, chunks=6)
     world.run_until(_all_at(world, 6), within=60.0)
     world.run(0.3 + 0.1 * (seed % 16))
-    late = peers_named(4)[seed % 4]
-    world.kill(late)
-    world.run(0.5)
-    world.start(late)
+    _kill_and_start(world, peers_named(4)[seed % 4], away=0.5)
     world.run_until(_is_beyond(oracle, _last_told(oracle)), within=10.0)
     for _ in range(3):
         world.run_until(_is_beyond(oracle, _last_told(oracle)), within=training + HELD_UP)
@@ -267,8 +260,7 @@ def test_who_is_killed_and_started_again_and_again_holds_up_no_round_for_long(
     rng, names = random.Random(f"churn {seed}"), peers_named(5)
     training = rng.choice((0.5, 2.0))
     monkeypatch.setattr("tests.simulation.swarm.TRAINING", training)
-    world, oracle = build(seed, 5, LAN, Shape(chunks=10, start_members=5))
-    world.run_until(lambda: len(register(world).voters) == 5, within=200.0)
+    world, oracle = _voters(seed, 5, chunks=10)
     decided_at = {oracle.newest: world.now}
 
     def watch(_: PeerId) -> None:
@@ -277,13 +269,23 @@ def test_who_is_killed_and_started_again_and_again_holds_up_no_round_for_long(
     world.watchers.append(watch)
     for _ in range(12):
         world.run(rng.uniform(2.0, 12.0))
-        struck = rng.choice(names)
-        world.kill(struck)
-        world.run(rng.uniform(1.0, 4.0))
-        world.start(struck)
+        _kill_and_start(world, rng.choice(names), away=rng.uniform(1.0, 4.0))
     gaps = [after - before for before, after in itertools.pairwise(decided_at.values())]
     assert max(gaps) < training + HELD_UP_BY_DEATHS
     assert not world.errors
+
+
+def _voters(seed: int, peers: int, chunks: int) -> tuple[World[Peer], Oracle]:
+    """All of them vote."""
+    world, oracle = build(seed, peers, LAN, Shape(chunks=chunks, start_members=peers))
+    world.run_until(lambda: len(register(world).voters) == peers, within=200.0)
+    return world, oracle
+
+
+def _kill_and_start(world: World[Peer], peer: PeerId, away: float) -> None:
+    world.kill(peer)
+    world.run(away)
+    world.start(peer)
 
 
 def _last_told(oracle: Oracle) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.protocol.averaging import followers as module
 from shoal.protocol.averaging.followers import FAR, Followers
-from tests.unit.rounds_kit import A, B
+from tests.unit.rounds_kit import A, B, C
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,14 @@ def test_both_must_say_so(spoke_of: int, said: int, is_far: bool) -> None:
     followers.heard(A, spoke_of)
     followers.heard(A, spoke_of - 3)  # that may have been on its way for long
     assert followers.is_far(A, 10, said) is is_far
+
+
+def test_what_is_known_of_members_that_come_and_go_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    followers = Followers()
+    for peer in (A, B, A, C):
+        followers.heard(peer, 10)
+    assert [followers.is_far(peer, 10, said=1) for peer in (A, B, C)] == [False, True, False]
 
 
 def test_of_somebody_who_has_said_nothing_gossip_tells() -> None:
