@@ -77,36 +77,39 @@ def test_a_node_that_may_open_too_few_files_says_so_and_does_not_start(tmp_path:
     assert background or not left.fresh
 
 
-def fill_disk(node: RealNode, manifest: str, folder: Path) -> Path:
-    """No vote of a node in this run can be written; returns a file that ends that when it is removed."""
+def hold_votes(node: RealNode, manifest: str, folder: Path, number: int = errno.ENOSPC) -> Path:
+    """No vote of a node in this run can be written, by that error; returns a file that ends that when it is removed."""
     held = folder / "held"
     held.touch()
     me = Identity.load_or_create(node.home.create().identity_key).peer
     run = id_of(parse_manifest(manifest), me)  # `in_one_run` founds it
     journal = node.home.run_folder(run.hex()) / "log" / "journal"
     shim = preloaded(folder, AWAY) | {"SHIM_HELD": str(held), "SHIM_BELOW": str(journal)}
-    node.prefix = ("env", *(f"{key}={value}" for key, value in shim.items()), f"SHIM_ERROR={errno.ENOSPC}")
+    node.prefix = ("env", *(f"{key}={value}" for key, value in shim.items()), f"SHIM_ERROR={number}")
     return held
 
 
 @pytest.mark.slow
 @pytest.mark.swarm
-def test_a_full_disk_is_waited_for_and_a_vote_does_not_leave_before(children: Children, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE], ids=["disk", "files"])
+def test_a_shortage_is_waited_for_and_a_vote_does_not_leave_before(
+    children: Children, tmp_path: Path, number: int
+) -> None:
     first, second = RealNode(tmp_path / "first"), RealNode(tmp_path / "second")
-    held = fill_disk(first, TRAINED, tmp_path)
+    held = hold_votes(first, TRAINED, tmp_path, number)
     words = in_one_run(children, first, second)
-    until(lambda: "No space left on device" in str(first.row().get("waiting_for")), "a word", words)
+    until(lambda: os.strerror(number) in str(first.row().get("waiting_for")), "a word", words)
     assert first.row()["failure"] is None
     first.await_words('"code": "record-waits"')
     assert first.round() == 0
     held.unlink()
     until(lambda: min(first.round(), second.round()) >= 2, "rounds", words)
-    assert "No space" not in str(first.row()["waiting_for"])
+    assert os.strerror(number) not in str(first.row()["waiting_for"])
 
 
 def test_a_node_whose_disk_stays_full_ends_when_it_is_asked_to(children: Children, tmp_path: Path) -> None:
     node = RealNode(tmp_path / "node")
-    fill_disk(node, TRAINED, tmp_path)
+    hold_votes(node, TRAINED, tmp_path)
     in_one_run(children, node, RealNode(tmp_path / "another"))
     until(lambda: "No space left" in str(node.row().get("waiting_for")), "a word", node.words)
     node.client.stop()

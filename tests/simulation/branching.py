@@ -4,7 +4,7 @@
   sooner than it may, and who was away decides nothing before it has looked for the others.
 - No swap: of two branches that meet one yields, and never both.
 - One history: soon after the network is whole all are members of one branch, and decide rounds.
-- Held: no branch is founded by members none of whom holds the state that the log ends with, or the one before.
+- Holder: no branch is founded by members none of whom holds the state that the log ends with, or the one before.
 - Left: who leaves by its own wish while the network is cut has left the run that is one again.
 - Once: the tokens behind the run are those of the results that its own branch has decided, each counted once.
 
@@ -36,7 +36,7 @@ from tests.simulation.promises import Violation
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
-PROMISES = ("No haste", "No swap", "One history", "Once", "Held", "Left")
+PROMISES = ("No haste", "No swap", "One history", "Once", "Holder", "Left")
 PATIENCE = 30.0  # virtual seconds without a quorum
 NOTICED = 10.0  # within which a member knows that it reaches others again
 SOON = 60.0
@@ -383,7 +383,7 @@ def holder_comes_later(seed: int) -> None:
     world.start(names[0])
     world.run(LOOK + PATIENCE + SOON)
     if register(world, names[0]).earlier:
-        raise Violation("Held", f"{names[0]} goes on without the state after round {last}")
+        raise Violation("Holder", f"{names[0]} goes on without the state after round {last}")
     world.start(names[1])
     become_one(world, oracle, names, SOON)
 

@@ -14,6 +14,7 @@ from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.log import keeper as keeping
 from shoal.protocol.log import register as registering
+from shoal.protocol.log import rivals
 from shoal.protocol.log.keeper import Keeper
 from shoal.protocol.log.rivals import Shown
 from shoal.protocol.member.member import Member
@@ -117,6 +118,11 @@ def forget_who_left(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "who_left", lambda register: [])
 
 
+def yield_to_one_that_may_be_left(patch: pytest.MonkeyPatch) -> None:
+    """At once to one that has only just become able to decide, whose members may be coming over."""
+    patch.setattr(rivals, "LASTING", 0.0)
+
+
 def forget_the_wishes_of_who_left(patch: pytest.MonkeyPatch) -> None:
     """They are not repeated on the branch that was joined."""
     patch.setattr(Keeper, "_pass_on_wishes", lambda self: [])
@@ -166,10 +172,11 @@ MUTATIONS = [
     Mutation(wait_for_nobody, "No haste", HALVES, (0,)),
     Mutation(decide_at_once_after_an_absence, "No haste", play.boots_before_its_network, (0,)),
     Mutation(decide_at_once_after_a_sleep, "No haste", play.wakes_before_its_network, (0,)),
-    Mutation(go_on_without_the_state, "Held", play.holder_comes_later, (0, 1, 2, 3)),
+    Mutation(go_on_without_the_state, "Holder", play.holder_comes_later, (0, 1, 2, 3)),
     Mutation(found_again_at_once, "No haste", HALVES, (1, 2)),
     Mutation(meet_nobody, "One history", HALVES, (0,)),
     Mutation(never_yield, "One history", THIRDS, (0,)),
+    Mutation(yield_to_one_that_may_be_left, "One history", play.storm, (5141,)),
     Mutation(forget_who_began_a_later_life, "One history", play.all_begin_another_life, (0,)),
     Mutation(forget_who_left, "One history", STOPPED, (0,)),
     Mutation(forget_the_wishes_of_who_left, "Left", play.leaves_while_cut, (0,)),
