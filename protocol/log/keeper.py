@@ -16,6 +16,7 @@ results, who has gone enough.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -53,7 +54,7 @@ from shoal.protocol.log.register import (
     who_left,
 )
 from shoal.protocol.log.repetition import Repetition
-from shoal.protocol.log.rivals import Rank, Reaction, Rivals, Shown
+from shoal.protocol.log.rivals import RIVAL, Promises, Rank, Reaction, Rivals, Shown
 from shoal.protocol.log.shortcuts import Shortcuts, beginning, check_shortcut
 from shoal.protocol.messages.anchor import ANCHOR_SIZE, Anchor
 from shoal.protocol.messages.log import (
@@ -228,7 +229,7 @@ class Keeper:
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._goes_along_since: float | None = None  # with others that do
         self._was_away = was_away
-        self._input_at: float | None = None  # by the clock of whoever embeds this
+        self._input_at: float | None = None  # by the same clock as `_now`; None: there was none yet
         self._woke_at: float | None = None  # after a sleep, until it was heard how the log goes on
         self._held_back: dict[type[Message], Message] = {}  # what was wanted since then, the last of each kind
         self._is_due_then = False  # a result was due since then: no view is given up meanwhile for want of it
@@ -236,6 +237,9 @@ class Keeper:
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._came_over: set[PeerId] = set()  # who has spoken of another branch before, and of ours now
         self._rivals = Rivals()
+        self._promises = Promises()
+        self._follows_at = -math.inf  # when it was last shown a branch that goes on from ours, to follow it
+        self._now = 0.0  # by the clock of whoever embeds this
         self._left: dict[PeerId, Leave] = {}  # the wishes of those who have left, here or on a branch of before
         for decided in core.log:
             self._note_who_left(decided.entry)
@@ -391,7 +395,7 @@ class Keeper:
 
     def passes(self, now: float) -> None:
         """It is `now`, in seconds: to be told before each input."""
-        before, self._input_at = self._input_at, now
+        before, self._input_at, self._now = self._input_at, now, now
         if before is not None and now - before > SLEPT:
             self.woke()
 
@@ -490,7 +494,11 @@ class Keeper:
         shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
         for each in shown:
             check_entry(self._anchor, each.entry, sender)
-        if not self._follows(sender, shown) or (self.core.looks and not isinstance(message, GetLog | Tip | Decided)):
+        if isinstance(message, Tip) and message.stays:
+            self._hear_promise(sender, message.branch)
+        if not self._follows(sender, branch_of(message), shown) or (
+            self.core.looks and not isinstance(message, GetLog | Tip | Decided)
+        ):
             return []
         return self._do(self.core.receive(sender, message))
 
@@ -521,10 +529,12 @@ class Keeper:
                     done += self._review(entry, is_bound)
                 case Tell(LogWanted(peer)):
                     done += self._show_shortcut(peer)
+                case Send(peer, Tip() as tip):
+                    done.append(Send(peer, replace(tip, stays=self._promise(peer))))
                 case _:
                     done.append(effect)
         if any(isinstance(effect, Tell) and isinstance(effect.event, EntryDecided) for effect in effects):
-            done += self._yield_if_ended()
+            done += self._yield_to_rival() if self.register.yields_to != NO_DIGEST else []
             done += self._offer_to_vote()  # at once: in a fast run many rounds hang on the founder in a second
         return done
 
@@ -615,11 +625,11 @@ class Keeper:
         is_counted = member_of(self.register, peer).counted >= self.register.rounds_to_vote
         return is_counted and self._judge.has_gone(peer)
 
-    def _follows(self, sender: PeerId, shown: Sequence[Decided]) -> bool:
+    def _follows(self, sender: PeerId, branch: Digest, shown: Sequence[Decided]) -> bool:
         """Whether to go where these entries lead.
 
         A branch is followed by whom it names, by who can decide nothing without it, and by who has less to show for
-        the time since: fewer tokens behind its states.
+        the time since: fewer tokens behind its states. But for the first, nobody leaves its own by that too early.
         """
         register = self.register
         later = [each for each in shown if each.entry.number > register.number]
@@ -628,12 +638,16 @@ class Keeper:
         if founding is None:
             return True
         is_named = any((each.peer, each.life) == (self.core.me, self.core.life) for each in founding.stays)
-        if is_named or not self.can_decide(self.here):
+        if is_named:
             return True
-        if later[0].entry.before != register.tip:
-            return True  # the core asks for what is between, or finds that we have gone on elsewhere
-        *_, (_, _, last) = steps(register, later, self.core.rules)
-        return tokens_of(last) > tokens_of(register)
+        if self.can_decide(self.here):
+            if later[0].entry.before != register.tip:
+                return True  # the core asks for what is between, or finds that we have gone on elsewhere
+            *_, (_, _, last) = steps(register, later, self.core.rules)
+            if tokens_of(last) <= tokens_of(register):
+                return False
+        self._follows_at = self._clock
+        return self._may_leave_for(branch)
 
     def _act(self) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
@@ -916,16 +930,52 @@ class Keeper:
         if shortcut is None or peer in self._shown or len(self._shown) == MOST_SHOWN:
             return []
         self._shown.append(peer)
-        return [Send(peer, shortcut)]
+        return [Send(peer, replace(shortcut, stays=self._promise(peer)))]
+
+    def _promise(self, peer: PeerId) -> bool:
+        """Promise one who may be on another branch that this peer stays on its own; whether it does."""
+        if self.is_leaving or self._is_outranked or not self._holds_state or peer in self.here:
+            return False
+        self._promises.make(self._now)
+        return True
+
+    def _hear_promise(self, peer: PeerId, branch: Digest) -> None:
+        """Of members of our branch, or of the rival, of which it is known who they are."""
+        rival = self._rivals.best
+        if has_member(self.register, peer) or (rival is not None and has_member(rival.shortcut.register, peer)):
+            self._promises.hear(self._now, branch)
+
+    @property
+    def _holds_state(self) -> bool:
+        """Whether the state is here that this branch ends with, or the one before, as the founders of a branch need."""
+        held, last = self._judge.held_round, max((part.round for part in self.register.parts), default=0)
+        return held is not None and held + 1 >= last
+
+    @property
+    def _is_outranked(self) -> bool:
+        """Whether a branch is known that ranks above ours, or goes on from it."""
+        is_followed = self._clock - self._follows_at <= RIVAL
+        return is_followed or (self._rivals.best is not None and self._rivals.best.rank > self._rank)
+
+    def _may_leave_for(self, branch: Digest) -> bool:
+        """Whether no state is lost by that: see rivals.py."""
+        is_safe = self._promises.is_relied_on(self._now, branch) and self._promises.is_kept(self._now)
+        return is_safe or not self._holds_state
 
     def _take_shortcut(self, shown: Shown) -> list[Effect]:
         """Go on from there, if that is later in our own log; else it is of another branch."""
         core, shortcut, register = self.core, shown.shortcut, shown.shortcut.register
+        if shortcut.stays:
+            self._hear_promise(shown.shown_by, shortcut.branch)
         if not self._goes_on_from_ours(register) and shortcut.branch != core.register.branch:
             return self._meet_branch(shown)
         is_other = shortcut.branch != core.register.branch and self.can_decide(self.here)
         if register.number <= core.register.number or (is_other and shown.rank <= self._rank):
             return []
+        if is_other:
+            self._follows_at = self._clock
+            if not self._may_leave_for(shortcut.branch):
+                return []
         self._check_way(shown)
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
         resumed = Core.resume(core.me, register, (), core.vote_file(), core.rules)
@@ -1008,16 +1058,16 @@ class Keeper:
     def _yield_to_rival(self) -> list[Effect]:
         """By an entry, where this branch may still grow: not both can end so. What cannot grow is simply left."""
         register = self.register
-        if register.yields_to == NO_DIGEST and self._rivals.lapse(self._clock):
-            self.core = self.core.drop(Yield)
+        self._rivals.lapse(self._clock)
         rival = self._rivals.best
         if rival is None or rival.rank <= self._rank:
+            self.core = self.core.drop(Yield)
             return []
+        branch = rival.shortcut.branch
         if register.yields_to != NO_DIGEST or not self._may_grow:
-            return self._switch(rival)
-        if not self._rivals.lasts:
-            return []
-        return self.want(Yield(rival.shortcut.branch, rival.shortcut.tokens))
+            return self._switch(rival) if self._may_leave_for(branch) else []
+        is_held = self._promises.is_relied_on(self._now, branch)
+        return self.want(Yield(branch, rival.shortcut.tokens)) if is_held else []
 
     @property
     def _may_grow(self) -> bool:
@@ -1026,10 +1076,6 @@ class Keeper:
             return False
         is_stuck = self._stuck_since is not None and self._clock - self._stuck_since >= LEAVING
         return self.can_decide(self.here) or not (is_stuck or self.core.looks)
-
-    def _yield_if_ended(self) -> list[Effect]:
-        rival = self._rivals.best
-        return self._switch(rival) if rival is not None and self.register.yields_to != NO_DIGEST else []
 
     def _switch(self, shown: Shown) -> list[Effect]:
         """Go on there, in a later life: what was promised to the voters of before is forgotten."""

@@ -13,9 +13,14 @@ again; else more tokens rank higher. The *rival* is the highest branch above its
 
 To see to the rival, which a peer does every second as well: if its own branch may still grow it wants an entry by which
 that yields, on which the voters vote while they hear of the rival; else it goes there at once (`_yield_to_rival` of
-keeper.py). A branch that can decide yields to one that has been able to for a while: the members of one that was not
-may be leaving it for ours just then, and nobody would be left who holds the state of either. What another member has
-passed on is passed on no further.
+keeper.py). What another member has passed on is passed on no further.
+
+Who goes to another branch drops the state of its own, so the members of two branches must not leave each for the other:
+nobody would hold either state. A member that holds the state of its branch, and knows of none above it, *promises* with
+what it shows that it stays there for STAYING seconds. Who holds a state keeps its own promise, and goes only where it
+was promised in the last RELIED seconds that somebody stays. So of two members never both go because of what the other
+one has promised: each goes later than it may be relied on, and sooner than the other one may go. The difference of the
+two times is for messages that are late.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from shoal.protocol.log.register import has_member
 from shoal.protocol.messages.log import Register, Shortcut
 
 RIVAL = 5.0  # seconds for which it counts what was shown of another branch
-LASTING = 4.0  # seconds that it must be able to decide before ours yields to it; a stuck branch is left sooner
+STAYING, RELIED = 4.0, 2.0  # seconds for which a promise to stay is kept, and for which others rely on it
 
 Rank = tuple[bool, int, Digest]  # whether a branch can decide anything, its tokens, and its digest
 
@@ -69,14 +74,14 @@ class Rivals:
     def __init__(self) -> None:
         self.best: Shown | None = None
         self._shown_at = self._told_at = -math.inf  # when it last was, and when the other voters were told of one
-        self._since = math.inf  # when its branch was first shown, of late, as one that can decide something
 
     def meet(
         self, now: float, shown: Shown, ours: Rank, register: Register, check: Callable[[Shown], None]
     ) -> Reaction:
         """See above; `register` is that of our branch, and `check` raises RemoteError if no way leads to the other."""
+        if self.best is not None and self.best.shown_by == shown.shown_by and shown.rank < self.best.rank:
+            self.forget()  # so it says itself
         rank, known = shown.rank, self.best.rank if self.best is not None else None
-        self._take_back(shown)
         if rank <= ours:
             return Reaction.SHOW_OURS
         if known is not None and rank < known:
@@ -85,10 +90,7 @@ class Rivals:
             return Reaction.NOTHING
         if rank != known:
             check(shown)
-            before, self.best = self.best, shown
-            if before is None or before.shortcut.branch != shown.shortcut.branch:
-                self._since = math.inf
-        self._since = min(self._since, now) if shown.shortcut.can_decide else math.inf
+            self.best = shown
         self._shown_at = now
         was_told_of = rank == known and now - self._told_at < RIVAL / 2
         if shown.passed_on_by is not None or was_told_of:
@@ -96,24 +98,36 @@ class Rivals:
         self._told_at = now
         return Reaction.TELL_VOTERS
 
-    def _take_back(self, shown: Shown) -> None:
-        """Who has shown the rival as one that can decide may say now that it cannot."""
-        is_same = self.best is not None and self.best.shown_by == shown.shown_by
-        if is_same and not shown.shortcut.can_decide:
-            self._since = math.inf
-
-    @property
-    def lasts(self) -> bool:
-        """Whether the rival was shown for a while as able to decide: if not, its members may just be coming over."""
-        return self._shown_at - self._since >= LASTING
-
-    def lapse(self, now: float) -> bool:
-        """Forget the rival if it was not shown for long: it may have been left, or have yielded; whether it is so."""
-        has_lapsed = self.best is not None and now - self._shown_at > RIVAL
-        if has_lapsed:
+    def lapse(self, now: float) -> None:
+        """Forget the rival if it was not shown for long: it may have been left, or have yielded."""
+        if now - self._shown_at > RIVAL:
             self.forget()
-        return has_lapsed
 
     def forget(self) -> None:
         """There is none."""
-        self.best, self._since = None, math.inf
+        self.best = None
+
+
+class Promises:
+    """Of members that they stay on their branch, and of this peer: see above. `now` is in seconds of any clock."""
+
+    def __init__(self) -> None:
+        self._of_others: dict[Digest, float] = {}  # by branch, when one was last heard
+        self._kept_until = -math.inf
+
+    def hear(self, now: float, branch: Digest) -> None:
+        """A member that holds the state of `branch` stays there."""
+        recent = {each: at for each, at in self._of_others.items() if now - at <= RELIED}
+        self._of_others = {**recent, branch: now}
+
+    def is_relied_on(self, now: float, branch: Digest) -> bool:
+        """Whether somebody who holds its state still stays on `branch`."""
+        return now - self._of_others.get(branch, -math.inf) <= RELIED
+
+    def make(self, now: float) -> None:
+        """This peer stays where it is."""
+        self._kept_until = now + STAYING
+
+    def is_kept(self, now: float) -> bool:
+        """Whether this peer may leave, as for what it has promised."""
+        return now >= self._kept_until

@@ -365,6 +365,7 @@ class Tip(Message):
     branch: Digest
     number: int
     entries: tuple[Decided, ...]
+    stays: bool = False  # as in Shortcut
 
 
 @message(17)
@@ -498,6 +499,7 @@ class Shortcut(Message):
     can_decide: bool  # as it sees who is there
     way: Way
     register: Register  # of that branch or an earlier one
+    stays: bool = False  # its sender holds the state of its branch, and does not leave that for STAYING seconds
 
 
 @message(19)

@@ -22,7 +22,7 @@ PEERS = tuple(PeerId(name) for name in (*"ABCDEFG", *(f"H{number:02}" for number
 class Endless:
     """A judge of rounds of which there is no last, and which the log has."""
 
-    held_round = 0
+    held_round: int | None = 0
 
     def has_gone(self, peer: PeerId) -> bool:
         return True
@@ -32,6 +32,12 @@ class Endless:
 
     def has_finished(self) -> bool:
         return False
+
+
+class Stateless(Endless):
+    """One of a peer at which no state is."""
+
+    held_round = None
 
 
 def register_of(members: int, voters: int, faults: int = 0) -> Register:

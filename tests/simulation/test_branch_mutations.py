@@ -14,7 +14,6 @@ from shoal.protocol.base.ids import Digest, PeerId
 from shoal.protocol.base.wire import MAX_INT
 from shoal.protocol.log import keeper as keeping
 from shoal.protocol.log import register as registering
-from shoal.protocol.log import rivals
 from shoal.protocol.log.keeper import Keeper
 from shoal.protocol.log.rivals import Shown
 from shoal.protocol.member.member import Member
@@ -118,11 +117,6 @@ def forget_who_left(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "who_left", lambda register: [])
 
 
-def yield_to_one_that_may_be_left(patch: pytest.MonkeyPatch) -> None:
-    """At once to one that has only just become able to decide, whose members may be coming over."""
-    patch.setattr(rivals, "LASTING", 0.0)
-
-
 def forget_the_wishes_of_who_left(patch: pytest.MonkeyPatch) -> None:
     """They are not repeated on the branch that was joined."""
     patch.setattr(Keeper, "_pass_on_wishes", lambda self: [])
@@ -176,7 +170,6 @@ MUTATIONS = [
     Mutation(found_again_at_once, "No haste", HALVES, (1, 2)),
     Mutation(meet_nobody, "One history", HALVES, (0,)),
     Mutation(never_yield, "One history", THIRDS, (0,)),
-    Mutation(yield_to_one_that_may_be_left, "One history", play.storm, (5141,)),
     Mutation(forget_who_began_a_later_life, "One history", play.all_begin_another_life, (0,)),
     Mutation(forget_who_left, "One history", STOPPED, (0,)),
     Mutation(forget_the_wishes_of_who_left, "Left", play.leaves_while_cut, (0,)),

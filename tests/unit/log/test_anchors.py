@@ -36,7 +36,7 @@ from shoal.protocol.messages.log import (
     VoteFile,
 )
 from tests.simulation.log_search import rules_of
-from tests.simulation.log_worlds import BRANCH, Endless
+from tests.simulation.log_worlds import BRANCH, Stateless
 from tests.simulation.signing import FakeSigner
 
 FOUNDER, JOINER = PeerId("founder"), PeerId("joiner")
@@ -63,7 +63,7 @@ def keeper(me: PeerId, anchor: Anchor | None = None) -> Keeper:
     votes = VoteFile(1, voters_root(FOUNDING), 0, 0, None, None)
     core = Core.resume(me, FOUNDING, (), votes, rules_of(Crash, me))
     others = Others(() if me == FOUNDER else (FOUNDER,))
-    return Keeper(core, others, FOUNDING, Shortcuts(FOUNDING, START, FOUNDING), Endless(), anchor)
+    return Keeper(core, others, FOUNDING, Shortcuts(FOUNDING, START, FOUNDING), Stateless(), anchor)
 
 
 def log_of(entries: int) -> tuple[Keeper, list[Decided]]:
@@ -332,7 +332,7 @@ def way_to(log: Sequence[Decided], tokens: int) -> Shortcut:
         shortcuts.read(before, decided, register)
     found = shortcuts.to(log, register)
     assert found is not None
-    return replace(found, tokens=tokens)
+    return replace(found, tokens=tokens, stays=True)
 
 
 def test_who_is_led_from_another_branch_to_an_old_copy_of_the_links_one_waits_there() -> None:

@@ -36,7 +36,7 @@ from shoal.protocol.log.register import (
     next_entry,
     voters_root,
 )
-from shoal.protocol.log.rivals import LASTING, RIVAL, Shown
+from shoal.protocol.log.rivals import RIVAL, STAYING, Shown
 from shoal.protocol.log.shortcuts import START, Shortcuts
 from shoal.protocol.log.trust import Crash
 from shoal.protocol.messages.log import (
@@ -71,7 +71,7 @@ from shoal.protocol.messages.log import (
     Yield,
 )
 from tests.simulation.log_search import rules_of
-from tests.simulation.log_worlds import BRANCH, PEERS, Endless, adds, register_of
+from tests.simulation.log_worlds import BRANCH, PEERS, Endless, Stateless, adds, register_of
 from tests.simulation.signing import FakeSigner
 
 A, B, C, D = PEERS[:4]
@@ -128,11 +128,13 @@ class Bench:
     def fired(self) -> list[Effect]:
         """What it says when another second is over."""
         self.now += TICK
+        self.keeper.passes(self.now)
         return self.keeper.fire(self.now, Timer("log", "duties", 0))[1:]  # but that it wants to be woken again
 
     def wake(self, now: float) -> set[PeerId]:
         """Whom it calls absent when it wakes up."""
         self.now = now
+        self.keeper.passes(now)
         return called_absent(self.keeper.fire(now, Timer("log", "duties", 0)))
 
 
@@ -234,7 +236,7 @@ def other_branch(first: Register, founder: PeerId, tokens: int) -> Shortcut:
     shortcuts.read(first, shown, branch)
     way = shortcuts.to((), branch)
     assert way is not None
-    return replace(way, tokens=tokens)
+    return replace(way, tokens=tokens, stays=True)
 
 
 def asks_to_yield(effects: list[Effect]) -> bool:
@@ -244,8 +246,6 @@ def asks_to_yield(effects: list[Effect]) -> bool:
 def test_who_shows_another_branch_is_there_and_who_passes_that_on_is_not() -> None:
     bench = Bench(entries=5)
     rival = other_branch(bench.first, C, tokens=1000)
-    bench.keeper.receive(B, Met(bench.first.branch, C, rival))
-    bench.run(LASTING + TICK)
     assert asks_to_yield(bench.keeper.receive(B, Met(bench.first.branch, C, rival)))
     assert bench.keeper.here == [A, B, C]
     bench.keeper.receive(C, rival)
@@ -341,25 +341,71 @@ def asked_to_yield(bench: Bench) -> bool:
 def test_it_wants_to_yield_only_as_long_as_it_hears_of_the_other_branch() -> None:
     bench = Bench(entries=5)
     rival = other_branch(bench.first, C, tokens=1000)
-    asked = list[bool]()
     for _ in range(10):
         bench.keeper.receive(B, Met(bench.first.branch, C, rival))
-        asked.append(asked_to_yield(bench))
+        assert asked_to_yield(bench)
         bench.run(TICK)
-    assert asked == sorted(asked), "for as long as it hears of it"
-    assert asked.count(False) >= LASTING / TICK, "the others may just be coming over"
-    assert asked[-1]
     bench.run(RIVAL + TICK)
     assert not asked_to_yield(bench)
 
 
-def test_it_does_not_yield_to_a_branch_that_cannot_decide_any_more() -> None:
+def test_it_wants_to_yield_no_more_to_a_branch_that_cannot_decide_any_more() -> None:
     bench = Bench(entries=5)
     rival = other_branch(bench.first, C, tokens=1000)
-    for second in range(10):
-        bench.keeper.receive(C, replace(rival, can_decide=second % 4 != 3))
-        bench.run(TICK)
-        assert not asked_to_yield(bench)
+    bench.keeper.receive(C, rival)
+    assert asked_to_yield(bench)
+    bench.keeper.receive(C, replace(rival, can_decide=False))
+    bench.run(TICK)
+    assert not asked_to_yield(bench)
+
+
+def test_it_yields_to_no_branch_whose_state_nobody_holds_who_stays() -> None:
+    bench = Bench(entries=5)
+    bench.keeper.receive(C, replace(other_branch(bench.first, C, tokens=1000), stays=False))
+    assert not asked_to_yield(bench)
+
+
+def promised(bench: Bench, peer: PeerId) -> list[bool]:
+    """Whether it promises to stay, in answer to one who is on another branch and asks."""
+    effects = bench.keeper.receive(peer, GetLog(digest("another"), 3))
+    return [each.message.stays for each in effects if isinstance(each, Send) and isinstance(each.message, Shortcut)]
+
+
+def test_a_stuck_member_keeps_its_promise_and_then_goes_only_where_somebody_promises_to_stay() -> None:
+    bench = Bench(entries=5)
+    rival = other_branch(bench.first, C, tokens=1000)
+    bench.run(TICK)
+    assert promised(bench, C) == [True]
+    bench.lose(B)
+    bench.keeper._stuck_since = -LEAVING
+    bench.keeper.receive(C, rival)
+    bench.run(STAYING - TICK)
+    bench.keeper.receive(C, replace(rival, stays=False))
+    assert bench.keeper.register.branch == bench.first.branch, "it has promised to stay"
+    bench.run(2 * TICK)
+    bench.keeper.receive(C, replace(rival, stays=False))
+    assert bench.keeper.register.branch == bench.first.branch, "nobody may be there any more"
+    bench.keeper.receive(C, rival)
+    assert bench.keeper.register.branch == rival.branch
+
+
+def test_who_knows_a_branch_above_its_own_promises_nothing() -> None:
+    bench = Bench(entries=5)
+    assert promised(bench, C) == [True]
+    bench.keeper.receive(C, other_branch(bench.first, C, tokens=1000))
+    bench.run(TICK)
+    assert promised(bench, C) == [False]
+
+
+def test_who_holds_no_state_promises_nothing_and_may_go_anywhere() -> None:
+    bench = Bench(entries=5)
+    bench.keeper._judge = Stateless()
+    assert promised(bench, C) == [False]
+    bench.lose(B, C)
+    bench.run(LEAVING + TICK)
+    rival = replace(other_branch(bench.first, C, tokens=1000), stays=False)
+    bench.keeper.receive(C, rival)
+    assert bench.keeper.register.branch == rival.branch
 
 
 def test_what_others_have_met_is_not_passed_on() -> None:
@@ -470,7 +516,8 @@ def test_a_way_is_checked_though_another_one_with_as_much_to_show_is_known() -> 
     bench.keeper.receive(C, rival)
     bench.keeper.receive(B, Met(bench.first.branch, C, replace(rival, register=bench.first)))
     bench.lose(B, C)
-    bench.run(LEAVING + 2 * TICK)
+    bench.run(LEAVING + TICK)
+    bench.keeper.receive(B, Met(bench.first.branch, C, replace(rival, register=bench.first)))
     assert bench.keeper.register == rival.register
 
 
@@ -616,6 +663,7 @@ def test_who_reads_of_it_later_is_told_of_nobody_who_is_back() -> None:
     """It was no member when the log parted, so nobody went on without it, or with it."""
     bench, newcomer = Bench(), Bench()
     newcomer.keeper.core = replace(newcomer.keeper.core, me=PEERS[6], life=1)
+    newcomer.keeper._judge = Stateless()
     newcomer.seen.here = {A}
     life = member_of(bench.first, A).life
     found_alone(bench)

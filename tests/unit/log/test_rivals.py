@@ -6,7 +6,7 @@ import pytest
 
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId, digest
-from shoal.protocol.log.rivals import RIVAL, Rank, Reaction, Rivals, Shown
+from shoal.protocol.log.rivals import RELIED, RIVAL, STAYING, Promises, Rank, Reaction, Rivals, Shown
 from shoal.protocol.log.shortcuts import START
 from shoal.protocol.messages.log import Shortcut
 from tests.simulation.log_worlds import PEERS, register_of
@@ -41,7 +41,7 @@ def meet(rivals: Rivals, what: Shown, now: float = 0.0, ours: Rank = OURS) -> Re
 def test_what_is_shown_beside_a_rival_is_ranked(
     what: Shown, ours: Rank, reaction: Reaction, is_rival_then: bool
 ) -> None:
-    rivals, known = Rivals(), shown(300)
+    rivals, known = Rivals(), shown(300, by=B)
     assert meet(rivals, known) == Reaction.TELL_VOTERS
     assert meet(rivals, what, ours=ours) == reaction
     assert rivals.best == (what if is_rival_then else known)
@@ -51,9 +51,31 @@ def test_what_is_shown_again_counts_for_longer_and_is_told_now_and_then() -> Non
     rivals = Rivals()
     seen = [meet(rivals, shown(300), now) for now in (0.0, 0.4 * RIVAL, 0.6 * RIVAL, 0.8 * RIVAL)]
     assert seen == [Reaction.TELL_VOTERS, Reaction.SEE_TO_IT, Reaction.TELL_VOTERS, Reaction.SEE_TO_IT]
-    assert not rivals.lapse(1.8 * RIVAL)
-    assert rivals.lapse(1.9 * RIVAL)
+    rivals.lapse(1.8 * RIVAL)
+    assert rivals.best is not None
+    rivals.lapse(1.9 * RIVAL)
     assert rivals.best is None
+
+
+def test_a_rival_that_says_itself_that_it_is_lower_is_none() -> None:
+    rivals = Rivals()
+    meet(rivals, shown(300))
+    assert meet(rivals, shown(300, by=B, can_decide=False)) == Reaction.SHOW_OURS
+    assert rivals.best is not None
+    assert meet(rivals, shown(300, can_decide=False)) == Reaction.SHOW_OURS
+    assert rivals.best is None
+
+
+def test_promises_are_kept_for_longer_than_others_rely_on_them() -> None:
+    branch, ours, theirs = digest("theirs"), Promises(), Promises()
+    ours.make(10.0)
+    theirs.hear(10.0, branch)
+    assert theirs.is_relied_on(10.0 + RELIED, branch)
+    assert not theirs.is_relied_on(10.1 + RELIED, branch)
+    assert not ours.is_kept(9.9 + STAYING)
+    assert ours.is_kept(10.0 + STAYING)
+    assert not Promises().is_relied_on(10.0, branch)
+    assert Promises().is_kept(10.0)
 
 
 def test_what_no_way_leads_to_is_no_rival() -> None:
