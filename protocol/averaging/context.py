@@ -81,6 +81,11 @@ class Context:
             return False
         return self.followers.is_far(peer, base.round + 1, said=status.round + 1)
 
+    def forget_rounds(self) -> None:
+        """Rounds are other ones from now on, as the log goes on on another branch."""
+        for each in (self.followers, self.doubts, self.late):
+            each.forget()
+
     def progress(self, round: int, *, is_waiting: bool, is_queued: bool) -> Progress:
         """How far we have come, for somebody who waits."""
         return Progress(self.us.part, round, self.outbox.sent_count, self.outbox.taken_count, is_waiting, is_queued)

@@ -32,6 +32,11 @@ class Doubts:
         self._times.pop(peer, None)
         self._until.pop(peer, None)
 
+    def forget(self) -> None:
+        """Everybody is believed again: the rounds of another branch of the log are other ones."""
+        self._times.clear()
+        self._until.clear()
+
     def believes(self, peer: PeerId) -> bool:
         """Whether `peer` is taken at its word."""
         return peer not in self._times

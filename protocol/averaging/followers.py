@@ -33,7 +33,7 @@ class Followers:
         self._missed.setdefault(peer, newest)
 
     def forget(self) -> None:
-        """Rounds are other ones from now on, as the log goes on on another branch."""
+        """Nothing is known of the rounds of this branch of the log."""
         self._missed.clear()
         self._spoke.clear()
 

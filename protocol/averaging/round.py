@@ -458,18 +458,18 @@ class Round:
         missing = self._context.shelf.missing(means)
         if not missing:
             return None
-        due = [chunk for chunk in missing if not self._is_coming(now, chunk)]
+        due = [chunk for chunk in missing if not self._is_coming(now, chunk, means[chunk].owner)]
         return self._fetching.ask(now, means, due, self._holders())
 
-    def _is_coming(self, now: float, chunk: int) -> bool:
-        """Whether a mean that is not here is about to come from its owner, which sends it to all who are in the round.
+    def _is_coming(self, now: float, chunk: int, owner: PeerId) -> bool:
+        """Whether a mean that is not here is about to come from who made it, and sends it to all who are in the round.
 
         A payload that the network has taken from it may be on its way for longer than it remembers.
         """
-        is_expected = self.exchange.means[chunk] is None and self._us.me in self.exchange.roster and not self._is_new
+        is_seated = {self._us.me, owner} <= {*self.exchange.roster}
+        is_expected = self.exchange.means[chunk] is None and is_seated and not self._is_new
         if not is_expected or self._headway is None:
             return False
-        owner = self.exchange.owner(chunk)
         if self._outcome is not None and now - self._decided_at >= self._headway.patience(owner):
             return False
         is_late = owner in self.exchange.lost or owner in self._cut_off or self._headway.is_late(now, owner)
@@ -559,20 +559,24 @@ class Round:
         return [Tell(Due())] if self._stall.is_long(now, state, patience) else []
 
     def _send_offer(self, now: float) -> list[Effect]:
+        takers = self._takers()
+        self._offered_at, self._offered_to = now, self._here(takers)
+        return self._offer_to(takers)
+
+    def _offer_to_others(self) -> list[Effect]:
+        """Those who have come, or come back, since."""
+        takers = self._takers()
+        new = self._here(takers) - self._offered_to
+        self._offered_to |= new
+        return self._offer_to([peer for peer in takers if peer in new])
+
+    def _offer_to(self, takers: Iterable[PeerId]) -> list[Effect]:
+        """With how far our log goes now."""
         assert self._offer is not None
         number = self._context.log.register.number
         if number != self._offer.number:
             self._offer = signed(dataclasses.replace(self._offer, number=number), self._us.signer)
-        takers = self._takers()
-        self._offered_at, self._offered_to = now, self._here(takers)
         return [Send(peer, self._offer) for peer in takers]
-
-    def _offer_to_others(self) -> list[Effect]:
-        """Those who have come, or come back, since."""
-        assert self._offer is not None
-        new = self._here(self._takers()) - self._offered_to
-        self._offered_to |= new
-        return [Send(peer, self._offer) for peer in self._takers() if peer in new]
 
     def _takers(self) -> list[PeerId]:
         """Who is to know that we are ready: the voters, and whoever takes contributions."""

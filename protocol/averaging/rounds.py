@@ -193,7 +193,7 @@ class Rounds:
         self._outcomes.clear()
         self._voided.clear()
         self._review = self._doubted = None
-        self._context.followers.forget()
+        self._context.forget_rounds()
         self._draft = ()
 
     def forget(self) -> list[Effect]:
@@ -312,17 +312,15 @@ class Rounds:
         """Any message of this part's rounds."""
         assert isinstance(message, wire.AVERAGING_MESSAGES)
         number = message.round
-        if isinstance(message, wire.Offer):
-            self._context.followers.note(sender, number, self.state.round)
         if isinstance(message, wire.Offer | wire.Give | wire.GetTable):
-            self._hear(sender, number)
+            self._hear(sender, message)
         is_over = self.round is None or number < self.round.number
         if self.shelf.decision(number) is not None or (is_over and self.shelf.served(number) is not None):
             return self._answer_late(now, sender, message)
         if self.round is not None and number == self.round.number:
             if not self._is_early(sender, message):
                 return self._digest(self.round.receive(now, sender, message))
-        elif self.round is not None and number != self.round.number + 1:
+        elif self.round is not None and number not in (self.round.number + 1, self.state.round + 1):
             if isinstance(message, wire.Give | wire.GetTable):
                 is_behind = number < self.round.number  # then it may wait for what was undone meanwhile
                 return [self._refuse(sender, number), *([Tell(LogEnds(sender, 0))] if is_behind else [])]
@@ -330,9 +328,13 @@ class Rounds:
         self._context.early.keep(sender, message)
         return []
 
-    def _hear(self, sender: PeerId, round: int) -> None:
-        if has_member(self._context.log.register, sender):
-            self._context.followers.heard(sender, round)
+    def _hear(self, sender: PeerId, message: wire.Offer | wire.Give | wire.GetTable) -> None:
+        """Note in which round a member is; of strangers nothing is kept."""
+        if not has_member(self._context.log.register, sender):
+            return
+        self._context.followers.heard(sender, message.round)
+        if isinstance(message, wire.Offer):
+            self._context.followers.note(sender, message.round, self.state.round)
 
     def _refuse(self, sender: PeerId, round: int) -> Send:
         """That there is nothing here of a round."""
@@ -393,7 +395,7 @@ class Rounds:
         for effect in effects:
             match effect:
                 case Tell(Committed(decision, counted)):
-                    self._is_new &= not any(counted)
+                    self._is_new &= not (any(counted) or self._has_kept(decision))
                     self.shelf.unkept = decision.round
                     done += self._commit(decision, counted)
                 case Tell(WrongState(is_proven)):
@@ -403,6 +405,11 @@ class Rounds:
                 case _:
                     done.append(effect)
         return done
+
+    def _has_kept(self, decision: Decision) -> bool:
+        """Whether this peer was in a round in which it had nothing to contribute, as it trains nothing."""
+        brought = self.round.submitted if self.round is not None else None
+        return brought is not None and brought[1] is None and self._us.me in decision.roster
 
     def _doubt(self, is_proven: bool) -> list[Effect]:
         """Catch up once on somebody's word; if that leads us back to where we stand, only proof counts."""

@@ -229,7 +229,7 @@ class Keeper:
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._goes_along_since: float | None = None  # with others that do
         self._was_away = was_away
-        self._input_at: float | None = None  # by the same clock as `_now`; None: there was none yet
+        self._now = math.inf  # of the last input, by the clock of whoever embeds this
         self._woke_at: float | None = None  # after a sleep, until it was heard how the log goes on
         self._held_back: dict[type[Message], Message] = {}  # what was wanted since then, the last of each kind
         self._is_due_then = False  # a result was due since then: no view is given up meanwhile for want of it
@@ -239,7 +239,6 @@ class Keeper:
         self._rivals = Rivals()
         self._promises = Promises()
         self._follows_at = -math.inf  # when it was last shown a branch that goes on from ours, to follow it
-        self._now = 0.0  # by the clock of whoever embeds this
         self._left: dict[PeerId, Leave] = {}  # the wishes of those who have left, here or on a branch of before
         for decided in core.log:
             self._note_who_left(decided.entry)
@@ -395,8 +394,8 @@ class Keeper:
 
     def passes(self, now: float) -> None:
         """It is `now`, in seconds: to be told before each input."""
-        before, self._input_at, self._now = self._input_at, now, now
-        if before is not None and now - before > SLEPT:
+        before, self._now = self._now, now
+        if now - before > SLEPT:
             self.woke()
 
     def woke(self) -> None:
@@ -405,6 +404,7 @@ class Keeper:
         It wants nothing decided until it has heard another member, or for a minute: it may be a quorum by itself. It
         goes on voting on what others want, so it holds up nobody who is here, and waits for nobody who is lost.
         """
+        self._promises = Promises()
         if any(member.peer != self.core.me for member in self.register.members):
             self._woke_at = self._clock + 2 * TICK  # the second that is over now may count as two
 
@@ -496,9 +496,8 @@ class Keeper:
             check_entry(self._anchor, each.entry, sender)
         if isinstance(message, Tip) and message.stays:
             self._hear_promise(sender, message.branch)
-        if not self._follows(sender, branch_of(message), shown) or (
-            self.core.looks and not isinstance(message, GetLog | Tip | Decided)
-        ):
+        is_heard = not self.core.looks or isinstance(message, GetLog | Tip | Decided)
+        if not self._follows(sender, branch_of(message), shown) or not is_heard:
             return []
         return self._do(self.core.receive(sender, message))
 

@@ -291,7 +291,7 @@ class Presence(Judge, ABC):
         newest = max((part.round for part in register.parts), default=0)
         if held is not None and held + 1 >= newest:
             return False
-        statuses = [self.membership.status(voter) for voter in register.voters if self.membership.is_alive(voter)]
+        statuses = [self.membership.status(peer) for peer in self.log.here if peer in register.voters]
         stand = [status.round for status in statuses if status is not None and status.root != NO_DIGEST]
         return any(round + 1 >= newest for round in stand)
 

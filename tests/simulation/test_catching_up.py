@@ -29,7 +29,7 @@ from tests.simulation.world import World
 
 LATE = PeerId("p04")
 HELD_UP = 1.0  # virtual seconds beside training that a round takes at most unless somebody holds it up; usual: 0.1
-HELD_UP_BY_DEATHS = 6.0  # with one death after the other; a tenth is usual here, too
+HELD_UP_BY_DEATHS = 3.0  # with one death after the other; a tenth is usual here, too
 E = TypeVar("E", bound=Event)
 
 

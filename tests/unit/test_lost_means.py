@@ -11,7 +11,7 @@ from shoal.protocol.base.ids import digest
 from shoal.protocol.base.wire import Message
 from shoal.protocol.messages.log import Admit, Result
 from tests.unit.rounds_kit import BASE, ROUND, told
-from tests.unit.test_rounds_of_branches import Log, log, rounds
+from tests.unit.test_rounds import Log, log, rounds
 
 __all__ = ["log", "rounds"]  # fixtures
 

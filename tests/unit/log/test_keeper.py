@@ -99,6 +99,7 @@ class Bench:
         self.seen, self.now = Seen(), 1000.0
         core = Core(A, member_of(now, A).life, now, rules_of(Crash, A))
         self.keeper = Keeper(core, self.seen, self.first, Shortcuts(self.first, START, now), Endless())
+        self.keeper.passes(self.now)
         self.begun = self.keeper.start()
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""What is said of a round counts on the branch of the log on which it is said, and on no other."""
+"""What of others counts in a round: of which branch of the log it must be, of which round, and of whom."""
 
 from __future__ import annotations
 
@@ -134,6 +134,41 @@ def test_an_offer_of_another_branch_is_no_offer_and_its_means_are_not_looked_at(
     assert exchange_of(rounds).offered(B) is None
     rounds.receive(1.0, B, mean(OURS))
     assert exchange_of(rounds).means[1] is None
+
+
+def test_who_was_given_up_on_another_branch_is_believed_on_this_one(rounds: Rounds) -> None:
+    """Where the rounds may have lower numbers."""
+    context = rounds._context
+    context.doubts.give_up(B, 1000)
+    context.late.give_up(B, 1000)
+    rounds.switch()
+    assert context.doubts.believes(B)
+    assert not context.late.leaves_out(B, ROUND)
+
+
+def test_of_who_is_no_member_it_is_not_kept_that_it_was_late(rounds: Rounds) -> None:
+    late = signed(replace(offer(C), round=ROUND - 1), FakeSigner(C))
+    rounds.receive(1.0, C, late)
+    assert not rounds._context.followers.is_due(C, ROUND)
+    rounds.receive(1.0, B, replace(late, peer=B))
+    assert rounds._context.followers.is_due(B, ROUND)
+
+
+def test_who_is_behind_keeps_what_is_sent_of_the_round_in_which_the_others_are(log: Log, rounds: Rounds) -> None:
+    """It may get there by their state, without the rounds between."""
+    there = ROUND + 4
+    log.register = replace(log.register, parts=(replace(log.register.parts[0], round=there - 1),))
+    rounds.receive(1.0, B, replace(mean(BRANCH), round=there))
+    rounds.receive(1.0, B, replace(mean(BRANCH, chunk=2), round=there - 1))
+    kept = rounds._context.early.empty(())
+    assert [(peer, message.round) for peer, message in kept] == [(B, there)]  # type: ignore[attr-defined]
+
+
+def test_an_offer_says_to_who_comes_back_how_far_the_log_goes_by_then(log: Log, rounds: Rounds) -> None:
+    assert rounds.round is not None
+    rounds.round.peer_down(0.1, B)
+    log.register = replace(log.register, number=19)
+    assert [(each.to, each.message.number) for each in sent(rounds.round.tick(0.2), Offer)] == [(B, 19)]  # type: ignore[attr-defined]
 
 
 def test_a_result_that_was_decided_before_the_branch_has_means_of_that_time() -> None:
