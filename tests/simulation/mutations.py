@@ -183,6 +183,7 @@ def apply_to_another_state(patch: pytest.MonkeyPatch) -> None:
         return self._do(now, [])
 
     patch.setattr(Round, "decided", decided)
+    patch.setattr(Rounds, "_if_far_behind", lambda self: [])
 
 
 # -- what is voted for --------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
     assert not world.errors
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3, 7])  # with others it comes to stand where the others do, and is waited for
+@pytest.mark.parametrize("seed", [1, 2, 5, 8])  # with others it comes to stand where the others do, and is waited for
 @pytest.mark.parametrize("has_rule", [True, False])
 def test_who_applies_results_more_slowly_than_they_are_made_gets_a_later_state(
     seed: int, has_rule: bool, monkeypatch: pytest.MonkeyPatch
