@@ -1,6 +1,6 @@
 """How much of its training a run keeps while one of its nodes is killed again and again: real daemons.
 
-    python benchmarks/goodput.py --peers 5 --every 15,60                      about half an hour on two cores
+    python benchmarks/goodput.py --peers 5 --every 15,60                      some fifty minutes on two cores
     python benchmarks/goodput.py --every 15 --seconds 60 --turns 2 --json
     python benchmarks/goodput.py --peers 5 --every 15,60 --against hivemind   as long again, where hivemind is installed
 

@@ -66,7 +66,9 @@ class Context:
     pace: Estimate  # learned: how long a live member is silent while it works
     training: Estimate  # learned: from the beginning of a round to the first offer of something
     lasting: Estimate  # learned: from the last offer of a round until all its means are here
-    early: Mailbox = field(default_factory=lambda: Mailbox(()))  # of the round after the current one, or of it
+    early: Mailbox = field(
+        default_factory=lambda: Mailbox(())
+    )  # of the next round, of that in which the others are, or of this one
     followers: Followers = field(default_factory=Followers)
     doubts: Doubts = field(default_factory=Doubts)
     late: Doubts = field(default_factory=lambda: Doubts(LATE_DOUBLINGS))  # who did not hand in when it was called

@@ -4,7 +4,7 @@ Rules:
 - Those who vote on the round have a budget of their own, so that strangers never crowd them out.
 - When a budget is used up, whoever has most in it loses its latest; so a sender that keeps to an equal share of it
   loses nothing, whatever the others send.
-- Of each chunk the newest bytes are kept; of everything else the last few messages of each sender, in order.
+- Of each chunk of a round the newest bytes are kept; of everything else the last few messages of each sender, in order.
 - What is dropped is not lost for good: bytes are asked for again, an offer is repeated, the silent are reminded.
 """
 
@@ -71,13 +71,13 @@ class _Box:
 
     def __init__(self) -> None:
         self.words: dict[Message, int] = {}  # with their sizes
-        self.chunks: dict[tuple[type[Chunk], int], Chunk] = {}
+        self.chunks: dict[tuple[type[Chunk], int, int], Chunk] = {}  # by kind, round and chunk
         self.size = 0
 
     def put(self, message: Message) -> None:
         """Add a message at the end; it may replace another."""
         if isinstance(message, Chunk):
-            key = type(message), message.chunk
+            key = type(message), message.round, message.chunk
             if key in self.chunks:
                 self.size -= _size(self.chunks.pop(key))
             self.chunks[key] = message
@@ -93,7 +93,7 @@ class _Box:
         means = [each for each in self.chunks.values() if isinstance(each, Mean) and each.round == round]
         found = [mean for mean in means if (mean.chunk, mean.made.hash) in wanted]
         for mean in found:
-            self.size -= _size(self.chunks.pop((Mean, mean.chunk)))
+            self.size -= _size(self.chunks.pop((Mean, mean.round, mean.chunk)))
         return found
 
     def drop_latest(self) -> None:

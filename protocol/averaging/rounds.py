@@ -320,7 +320,7 @@ class Rounds:
         if self.round is not None and number == self.round.number:
             if not self._is_early(sender, message):
                 return self._digest(self.round.receive(now, sender, message))
-        elif self.round is not None and number not in (self.round.number + 1, self.state.round + 1):
+        elif self.round is not None and not self._is_for_later(message):
             if isinstance(message, wire.Give | wire.GetTable):
                 is_behind = number < self.round.number  # then it may wait for what was undone meanwhile
                 return [self._refuse(sender, number), *([Tell(LogEnds(sender, 0))] if is_behind else [])]
@@ -335,6 +335,12 @@ class Rounds:
         self._context.followers.heard(sender, message.round)
         if isinstance(message, wire.Offer):
             self._context.followers.note(sender, message.round, self.state.round)
+
+    def _is_for_later(self, message: wire.AVERAGING_MESSAGES) -> bool:
+        """Whether it is of the next round, or brings something of the one in which the others are."""
+        assert self.round is not None
+        is_next, is_theirs = message.round == self.round.number + 1, message.round == self.state.round + 1
+        return is_next or (is_theirs and not isinstance(message, wire.Give | wire.GetTable))
 
     def _refuse(self, sender: PeerId, round: int) -> Send:
         """That there is nothing here of a round."""

@@ -6,7 +6,7 @@
 - The proposer makes entries of such statements once there are enough of them.
 - Whoever is told to go on without a quorum, or has had none for long, founds a branch with the members that are here,
   or joins that of another. Those who have not waited go along.
-- Whoever is shown another branch yields to it, or leaves for it at once, if that is the run (rivals.py).
+- Whoever is shown another branch yields to it, or leaves for it, if that is the run and somebody stays there (rivals.py).
 - Whoever leaves asks for that, and goes on until it is decided. Whoever comes over from another branch passes on the
   wishes of those who have left that one.
 
@@ -54,7 +54,7 @@ from shoal.protocol.log.register import (
     who_left,
 )
 from shoal.protocol.log.repetition import Repetition
-from shoal.protocol.log.rivals import RIVAL, Promises, Rank, Reaction, Rivals, Shown
+from shoal.protocol.log.rivals import RIVAL, STAYING, Rank, Reaction, Rivals, Shown
 from shoal.protocol.log.shortcuts import Shortcuts, beginning, check_shortcut
 from shoal.protocol.messages.anchor import ANCHOR_SIZE, Anchor
 from shoal.protocol.messages.log import (
@@ -229,7 +229,7 @@ class Keeper:
         self._goes_on_since: float | None = None  # without a quorum, as it was told to, or as that has lasted long
         self._goes_along_since: float | None = None  # with others that do
         self._was_away = was_away
-        self._now = math.inf  # of the last input, by the clock of whoever embeds this
+        self._now = 0.0  # of the last input, by the clock of whoever embeds this; 0: there was none
         self._woke_at: float | None = None  # after a sleep, until it was heard how the log goes on
         self._held_back: dict[type[Message], Message] = {}  # what was wanted since then, the last of each kind
         self._is_due_then = False  # a result was due since then: no view is given up meanwhile for want of it
@@ -237,7 +237,7 @@ class Keeper:
         self._elsewhere: set[PeerId] = set()  # who has spoken last of another branch than ours
         self._came_over: set[PeerId] = set()  # who has spoken of another branch before, and of ours now
         self._rivals = Rivals()
-        self._promises = Promises()
+        self._stays_until = 0.0  # as it has promised
         self._follows_at = -math.inf  # when it was last shown a branch that goes on from ours, to follow it
         self._left: dict[PeerId, Leave] = {}  # the wishes of those who have left, here or on a branch of before
         for decided in core.log:
@@ -395,7 +395,7 @@ class Keeper:
     def passes(self, now: float) -> None:
         """It is `now`, in seconds: to be told before each input."""
         before, self._now = self._now, now
-        if now - before > SLEPT:
+        if before and now - before > SLEPT:
             self.woke()
 
     def woke(self) -> None:
@@ -404,7 +404,7 @@ class Keeper:
         It wants nothing decided until it has heard another member, or for a minute: it may be a quorum by itself. It
         goes on voting on what others want, so it holds up nobody who is here, and waits for nobody who is lost.
         """
-        self._promises = Promises()
+        self._rivals.forget()
         if any(member.peer != self.core.me for member in self.register.members):
             self._woke_at = self._clock + 2 * TICK  # the second that is over now may count as two
 
@@ -494,10 +494,9 @@ class Keeper:
         shown = message.entries if isinstance(message, Tip) else (message,) if isinstance(message, Decided) else ()
         for each in shown:
             check_entry(self._anchor, each.entry, sender)
-        if isinstance(message, Tip) and message.stays:
-            self._hear_promise(sender, message.branch)
-        is_heard = not self.core.looks or isinstance(message, GetLog | Tip | Decided)
-        if not self._follows(sender, branch_of(message), shown) or not is_heard:
+        if not self._follows(sender, shown, stays=isinstance(message, Tip) and message.stays):
+            return self._ask_for_promise(sender) if isinstance(message, Decided) else []
+        if self.core.looks and not isinstance(message, GetLog | Tip | Decided):
             return []
         return self._do(self.core.receive(sender, message))
 
@@ -624,11 +623,11 @@ class Keeper:
         is_counted = member_of(self.register, peer).counted >= self.register.rounds_to_vote
         return is_counted and self._judge.has_gone(peer)
 
-    def _follows(self, sender: PeerId, branch: Digest, shown: Sequence[Decided]) -> bool:
+    def _follows(self, sender: PeerId, shown: Sequence[Decided], stays: bool) -> bool:
         """Whether to go where these entries lead.
 
-        A branch is followed by whom it names, by who can decide nothing without it, and by who has less to show for
-        the time since: fewer tokens behind its states. But for the first, nobody leaves its own by that too early.
+        A branch is followed by whom it names, and, if `sender` promises that it `stays` there, by who can decide
+        nothing without it, and by who has less to show for the time since: fewer tokens behind its states.
         """
         register = self.register
         later = [each for each in shown if each.entry.number > register.number]
@@ -637,16 +636,14 @@ class Keeper:
         if founding is None:
             return True
         is_named = any((each.peer, each.life) == (self.core.me, self.core.life) for each in founding.stays)
-        if is_named:
-            return True
+        if is_named or later[0].entry.before != register.tip:
+            return True  # in the second case the core asks for what is between, or finds that we have gone elsewhere
         if self.can_decide(self.here):
-            if later[0].entry.before != register.tip:
-                return True  # the core asks for what is between, or finds that we have gone on elsewhere
             *_, (_, _, last) = steps(register, later, self.core.rules)
             if tokens_of(last) <= tokens_of(register):
                 return False
-        self._follows_at = self._clock
-        return self._may_leave_for(branch)
+        self._follows_at = self._now
+        return self._may_leave(stays)
 
     def _act(self) -> list[Effect]:
         """Whatever this peer wants or has to say now."""
@@ -668,16 +665,17 @@ class Keeper:
 
     def _do_duties(self) -> list[Effect]:
         if self.register.is_over:  # members are asked only whether they show the branch that the link names
-            return self._ask_around() if self.seeks_branch else self._ask_who_is_no_member()
+            asked = self._ask_around() if self.seeks_branch else self._ask_who_is_no_member()
+            return asked + self._see_to_rival()
         if self._must_look():
-            return self._miss() + self._ask_around() + self._yield_to_rival()
+            return self._miss() + self._ask_around() + self._see_to_rival()
         if self.register.yields_to != NO_DIGEST:
-            return self._miss() + self._ask_around() + self._go_on() + self._yield_to_rival()
+            return self._miss() + self._ask_around() + self._go_on() + self._see_to_rival()
         if self.core.looks:
             return [*self._begin(), *self._act()]
         effects = self._miss() + self._ask_around() + (self._be_let_go() if self.is_leaving else self._be_let_in())
         effects += self._pass_on_wishes() + self._offer_to_vote() + self._say_who_is_absent() + self._say_what_is_lost()
-        effects += self._say_whom_to_promote() + self._go_on() + self._yield_to_rival() + self._hand_on()
+        effects += self._say_whom_to_promote() + self._go_on() + self._see_to_rival() + self._hand_on()
         return effects + self._make_entries() + self._end()
 
     def _hand_on(self) -> list[Effect]:
@@ -933,16 +931,15 @@ class Keeper:
 
     def _promise(self, peer: PeerId) -> bool:
         """Promise one who may be on another branch that this peer stays on its own; whether it does."""
-        if self.is_leaving or self._is_outranked or not self._holds_state or peer in self.here:
+        is_with_us = has_member(self.register, peer) and self._is_here(peer)
+        if is_with_us or self.is_leaving or self._is_outranked or not self._holds_state:
             return False
-        self._promises.make(self._now)
+        self._stays_until = self._now + STAYING
         return True
 
-    def _hear_promise(self, peer: PeerId, branch: Digest) -> None:
-        """Of members of our branch, or of the rival, of which it is known who they are."""
-        rival = self._rivals.best
-        if has_member(self.register, peer) or (rival is not None and has_member(rival.shortcut.register, peer)):
-            self._promises.hear(self._now, branch)
+    def _ask_for_promise(self, peer: PeerId) -> list[Effect]:
+        """Of one who is on another branch, with its answer."""
+        return [Send(peer, GetLog(self.register.branch, self.register.number))]
 
     @property
     def _holds_state(self) -> bool:
@@ -952,28 +949,27 @@ class Keeper:
 
     @property
     def _is_outranked(self) -> bool:
-        """Whether a branch is known that ranks above ours, or goes on from it."""
-        is_followed = self._clock - self._follows_at <= RIVAL
-        return is_followed or (self._rivals.best is not None and self._rivals.best.rank > self._rank)
+        """Whether a branch is known that ranks above ours, or goes on from it, and where somebody stays."""
+        rival = self._rivals.best
+        is_below = rival is not None and rival.rank > self._rank and self._rivals.is_promised(self._now, within=RIVAL)
+        return is_below or self._now - self._follows_at <= RIVAL
 
-    def _may_leave_for(self, branch: Digest) -> bool:
-        """Whether no state is lost by that: see rivals.py."""
-        is_safe = self._promises.is_relied_on(self._now, branch) and self._promises.is_kept(self._now)
-        return is_safe or not self._holds_state
+    def _may_leave(self, stays: bool) -> bool:
+        """Whether no state is lost by that (rivals.py); `stays`: somebody has promised it who is where we would go."""
+        return not self._holds_state or (stays and self._now >= self._stays_until)
 
     def _take_shortcut(self, shown: Shown) -> list[Effect]:
         """Go on from there, if that is later in our own log; else it is of another branch."""
         core, shortcut, register = self.core, shown.shortcut, shown.shortcut.register
-        if shortcut.stays:
-            self._hear_promise(shown.shown_by, shortcut.branch)
         if not self._goes_on_from_ours(register) and shortcut.branch != core.register.branch:
             return self._meet_branch(shown)
-        is_other = shortcut.branch != core.register.branch and self.can_decide(self.here)
-        if register.number <= core.register.number or (is_other and shown.rank <= self._rank):
+        is_other = shortcut.branch != core.register.branch
+        is_lower = is_other and self.can_decide(self.here) and shown.rank <= self._rank
+        if register.number <= core.register.number or is_lower:
             return []
         if is_other:
-            self._follows_at = self._clock
-            if not self._may_leave_for(shortcut.branch):
+            self._follows_at = self._now
+            if not self._may_leave(shortcut.stays):
                 return []
         self._check_way(shown)
         self._shortcuts.take(beginning(self._founding, shortcut.way, core.rules), shortcut)
@@ -1032,21 +1028,22 @@ class Keeper:
 
     def _meet_branch(self, shown: Shown) -> list[Effect]:
         """What was shown does not go on from our log, nor our log from that: see rivals.py."""
-        match self._rivals.meet(self._clock, shown, self._rank, self.register, self._check_way):
+        match self._rivals.meet(self._now, shown, self._rank, self.register, self._check_way):
             case Reaction.SHOW_OURS:
                 return self._show_shortcut(shown.shown_by)
             case Reaction.SEE_TO_IT:
                 return self._yield_to_rival()
             case Reaction.TELL_VOTERS:
-                return [*self._tell_of_rival(), *self._yield_to_rival()]
+                return [*self._tell_of_rival(shown.shortcut.stays), *self._yield_to_rival()]
         return []
 
-    def _tell_of_rival(self) -> list[Effect]:
-        """To the other voters, as they vote on whether to yield to it."""
+    def _tell_of_rival(self, stays: bool) -> list[Effect]:
+        """To the other voters, as they vote on whether to yield to it; with the promise that was made just now."""
         rival = self._rivals.best
         assert rival is not None
         others = [peer for peer in self.here if peer in self.register.voters and peer != self.core.me]
-        return [Send(voter, Met(self.register.branch, rival.shown_by, rival.shortcut)) for voter in others]
+        met = Met(self.register.branch, rival.shown_by, replace(rival.shortcut, stays=stays))
+        return [Send(voter, met) for voter in others]
 
     def _hear_of_branch(self, sender: PeerId, met: Met) -> list[Effect]:
         """Of a branch that another member has met."""
@@ -1054,19 +1051,23 @@ class Keeper:
             return []
         return self._take_shortcut(Shown(met.shortcut, met.peer, passed_on_by=sender))
 
+    def _see_to_rival(self) -> list[Effect]:
+        """Each second."""
+        effects, rival = self._yield_to_rival(), self._rivals.best
+        is_unsure = rival is not None and rival.rank > self._rank and not self._rivals.is_promised(self._now)
+        return [*effects, *(self._ask_for_promise(rival.shown_by) if rival is not None and is_unsure else [])]
+
     def _yield_to_rival(self) -> list[Effect]:
         """By an entry, where this branch may still grow: not both can end so. What cannot grow is simply left."""
-        register = self.register
-        self._rivals.lapse(self._clock)
-        rival = self._rivals.best
-        if rival is None or rival.rank <= self._rank:
-            self.core = self.core.drop(Yield)
-            return []
-        branch = rival.shortcut.branch
-        if register.yields_to != NO_DIGEST or not self._may_grow:
-            return self._switch(rival) if self._may_leave_for(branch) else []
-        is_held = self._promises.is_relied_on(self._now, branch)
-        return self.want(Yield(branch, rival.shortcut.tokens)) if is_held else []
+        self._rivals.lapse(self._now)
+        rival, is_promised = self._rivals.best, self._rivals.is_promised(self._now)
+        if rival is not None and rival.rank > self._rank:
+            if self.register.yields_to != NO_DIGEST or not self._may_grow:
+                return self._switch(rival) if self._may_leave(is_promised) else []
+            if is_promised:
+                return self.want(Yield(rival.shortcut.branch, rival.shortcut.tokens))
+        self.core = self.core.drop(Yield)
+        return []
 
     @property
     def _may_grow(self) -> bool:

@@ -12,15 +12,15 @@ again; else more tokens rank higher. The *rival* is the highest branch above its
 | that of the rival | notes that it was shown again; tells them every RIVAL / 2 seconds, and sees to it |
 
 To see to the rival, which a peer does every second as well: if its own branch may still grow it wants an entry by which
-that yields, on which the voters vote while they hear of the rival; else it goes there at once (`_yield_to_rival` of
-keeper.py). What another member has passed on is passed on no further.
+that yields, on which the voters vote while they hear of the rival; else it goes there (`_yield_to_rival` of keeper.py).
+What another member has passed on is passed on no further.
 
 Who goes to another branch drops the state of its own, so the members of two branches must not leave each for the other:
 nobody would hold either state. A member that holds the state of its branch, and knows of none above it, *promises* with
 what it shows that it stays there for STAYING seconds. Who holds a state keeps its own promise, and goes only where it
 was promised in the last RELIED seconds that somebody stays. So of two members never both go because of what the other
 one has promised: each goes later than it may be relied on, and sooner than the other one may go. The difference of the
-two times is for messages that are late.
+two times is for messages that are late. A promise is no help against the death of whoever has given it.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Rivals:
     def __init__(self) -> None:
         self.best: Shown | None = None
         self._shown_at = self._told_at = -math.inf  # when it last was, and when the other voters were told of one
+        self._promised_at = -math.inf  # when it last was that somebody stays there
 
     def meet(
         self, now: float, shown: Shown, ours: Rank, register: Register, check: Callable[[Shown], None]
@@ -90,8 +91,12 @@ class Rivals:
             return Reaction.NOTHING
         if rank != known:
             check(shown)
+            if self.best is None or self.best.shortcut.branch != shown.shortcut.branch:
+                self._promised_at = -math.inf
             self.best = shown
         self._shown_at = now
+        if shown.shortcut.stays:
+            self._promised_at = now
         was_told_of = rank == known and now - self._told_at < RIVAL / 2
         if shown.passed_on_by is not None or was_told_of:
             return Reaction.SEE_TO_IT
@@ -105,29 +110,8 @@ class Rivals:
 
     def forget(self) -> None:
         """There is none."""
-        self.best = None
+        self.best, self._promised_at = None, -math.inf
 
-
-class Promises:
-    """Of members that they stay on their branch, and of this peer: see above. `now` is in seconds of any clock."""
-
-    def __init__(self) -> None:
-        self._of_others: dict[Digest, float] = {}  # by branch, when one was last heard
-        self._kept_until = -math.inf
-
-    def hear(self, now: float, branch: Digest) -> None:
-        """A member that holds the state of `branch` stays there."""
-        recent = {each: at for each, at in self._of_others.items() if now - at <= RELIED}
-        self._of_others = {**recent, branch: now}
-
-    def is_relied_on(self, now: float, branch: Digest) -> bool:
-        """Whether somebody who holds its state still stays on `branch`."""
-        return now - self._of_others.get(branch, -math.inf) <= RELIED
-
-    def make(self, now: float) -> None:
-        """This peer stays where it is."""
-        self._kept_until = now + STAYING
-
-    def is_kept(self, now: float) -> bool:
-        """Whether this peer may leave, as for what it has promised."""
-        return now >= self._kept_until
+    def is_promised(self, now: float, within: float = RELIED) -> bool:
+        """Whether a member that holds the rival's state has promised in so many seconds that it stays there."""
+        return now - self._promised_at <= within

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from shoal.protocol.base.effects import Send
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.base.signing import signed
@@ -33,6 +34,7 @@ from shoal.protocol.messages.log import (
     Certificate,
     Decided,
     Found,
+    GetLog,
     Leave,
     Member,
     Order,
@@ -251,10 +253,26 @@ def test_who_can_decide_is_not_taken_to_a_branch_with_no_more_to_show(spoil: Cal
     shown = spoil(founding(register), register)
     core = core_of(A, register)
     keeper = Keeper(core, Seen((B, C, D)), register, Shortcuts(register, START, register), Endless())
+    keeper.passes(1000.0)
+    keeper.start()
+    branch = after(register, shown.entry, RULES)
+    keeper.receive(B, Tip(branch.branch, 1, (shown,), stays=True))
+    assert keeper.register == register
+
+
+def test_who_can_decide_nothing_follows_whoever_promises_to_stay_where_the_entries_lead() -> None:
+    """Else all might just be coming from there, and it has a state to lose."""
+    register = register_of(4, 3)
+    shown = founding(register)
+    keeper = Keeper(core_of(A, register), Seen(()), register, Shortcuts(register, START, register), Endless())
+    keeper.passes(1000.0)
     keeper.start()
     branch = after(register, shown.entry, RULES)
     keeper.receive(B, Tip(branch.branch, 1, (shown,)))
+    assert keeper.receive(B, shown) == [Send(B, GetLog(register.branch, register.number))]
     assert keeper.register == register
+    keeper.receive(B, Tip(branch.branch, 1, (shown,), stays=True))
+    assert keeper.register == branch
 
 
 def test_the_founding_is_sent_to_who_had_left_and_is_back_too() -> None:

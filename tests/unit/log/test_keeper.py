@@ -420,6 +420,30 @@ def test_what_others_have_met_is_not_passed_on() -> None:
     assert not [each for each in effects if isinstance(each, Send) and isinstance(each.message, Met)]
 
 
+def test_what_others_are_told_of_a_branch_has_the_promise_that_was_made_just_now() -> None:
+    """Whoever had promised before may be gone, and nobody else there may hold the state."""
+    bench = Bench(entries=5)
+    rival, told = other_branch(bench.first, C, tokens=1000), list[bool]()
+    for stays in (True, False):
+        effects = bench.keeper.receive(C, replace(rival, stays=stays))
+        told += [
+            each.message.shortcut.stays for each in effects if isinstance(each, Send) and isinstance(each.message, Met)
+        ]
+        bench.run(RIVAL / 2)
+    assert told == [True, False]
+
+
+def test_who_is_below_another_branch_asks_until_somebody_promises_to_stay_there_also_after_the_end() -> None:
+    bench = Bench(entries=5)
+    bench.keeper.core = replace(bench.keeper.core, register=replace(bench.keeper.register, is_over=True))
+    rival = other_branch(bench.first, C, tokens=1000)
+    bench.keeper.receive(C, replace(rival, stays=False))
+    assert Send(C, GetLog(bench.first.branch, 5)) in bench.fired()
+    assert bench.keeper.register.branch == bench.first.branch
+    bench.keeper.receive(C, rival)
+    assert bench.keeper.register.branch == rival.branch
+
+
 def test_a_member_that_goes_on_in_a_later_life_does_not_speak_for_its_earlier_one() -> None:
     bench = Bench(entries=5)
     register = bench.keeper.register

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shoal.protocol.base.errors import RemoteError
 from shoal.protocol.base.ids import PeerId, digest
-from shoal.protocol.log.rivals import RELIED, RIVAL, STAYING, Promises, Rank, Reaction, Rivals, Shown
+from shoal.protocol.log.rivals import RELIED, RIVAL, STAYING, Rank, Reaction, Rivals, Shown
 from shoal.protocol.log.shortcuts import START
 from shoal.protocol.messages.log import Shortcut
 from tests.simulation.log_worlds import PEERS, register_of
@@ -17,8 +19,10 @@ REGISTER = register_of(3, 3)
 OURS: Rank = (True, 100, digest("ours"))
 
 
-def shown(tokens: int, by: PeerId = C, passed_on_by: PeerId | None = None, can_decide: bool = True) -> Shown:
-    return Shown(Shortcut(digest("theirs"), tokens, can_decide, START, REGISTER), by, passed_on_by)
+def shown(
+    tokens: int, by: PeerId = C, passed_on_by: PeerId | None = None, can_decide: bool = True, stays: bool = False
+) -> Shown:
+    return Shown(Shortcut(digest("theirs"), tokens, can_decide, START, REGISTER, stays), by, passed_on_by)
 
 
 def meet(rivals: Rivals, what: Shown, now: float = 0.0, ours: Rank = OURS) -> Reaction:
@@ -66,16 +70,22 @@ def test_a_rival_that_says_itself_that_it_is_lower_is_none() -> None:
     assert rivals.best is None
 
 
-def test_promises_are_kept_for_longer_than_others_rely_on_them() -> None:
-    branch, ours, theirs = digest("theirs"), Promises(), Promises()
-    ours.make(10.0)
-    theirs.hear(10.0, branch)
-    assert theirs.is_relied_on(10.0 + RELIED, branch)
-    assert not theirs.is_relied_on(10.1 + RELIED, branch)
-    assert not ours.is_kept(9.9 + STAYING)
-    assert ours.is_kept(10.0 + STAYING)
-    assert not Promises().is_relied_on(10.0, branch)
-    assert Promises().is_kept(10.0)
+def test_it_is_relied_on_for_less_long_than_it_is_kept_that_somebody_stays_on_a_branch() -> None:
+    rivals = Rivals()
+    meet(rivals, shown(300), 10.0)
+    assert not rivals.is_promised(10.0)
+    meet(rivals, shown(300, by=B, stays=True), 11.0)
+    meet(rivals, shown(299, by=A, stays=True), 12.0)
+    assert rivals.is_promised(11.0 + RELIED)
+    assert not rivals.is_promised(11.1 + RELIED), "whoever has fewer tokens does not hold its last state"
+    assert RELIED < STAYING
+
+
+def test_a_promise_is_about_one_branch() -> None:
+    rivals = Rivals()
+    meet(rivals, shown(300, stays=True))
+    meet(rivals, replace(shown(400), shortcut=replace(shown(400).shortcut, branch=digest("a third"))))
+    assert not rivals.is_promised(0.0)
 
 
 def test_what_no_way_leads_to_is_no_rival() -> None:
