@@ -22,7 +22,7 @@ from typing import Any
 
 from shoal.node.run.log_store import AWAY
 from shoal.protocol.base.effects import Effect, Persist
-from shoal.protocol.base.ids import Digest, PeerId
+from shoal.protocol.base.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.log.keeper import LOOK, SLEPT
 from shoal.protocol.log.register import after, body_of, has_life, has_member, is_voter, tokens_of, who_left
 from shoal.protocol.log.trust import Crash
@@ -108,8 +108,10 @@ class Branching:
     def _reaches_quorum(self, peer: PeerId, now: Register) -> bool:
         """Whether enough voters are there to decide what comes next, which those who have voted may be bound to.
 
-        All of it as the world knows it, and not as `peer` does.
+        All of it as the world knows it, and not as `peer` does. A branch that has yielded decides nothing any more.
         """
+        if now.yields_to != NO_DIGEST:
+            return False
         here = [voter for voter in now.voters if self._reaches(peer, voter, now)]
         cores = {voter: self._world.node(voter).member.log.core for voter in here}
         bound = {voter: core.lock.entry for voter, core in cores.items() if core.lock and core.register.tip == now.tip}
