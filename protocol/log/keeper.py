@@ -6,7 +6,7 @@
 - The proposer makes entries of such statements once there are enough of them.
 - Whoever is told to go on without a quorum, or has had none for long, founds a branch with the members that are here,
   or joins that of another. Those who have not waited go along.
-- Whoever is shown another branch yields to it, or leaves for it, if that is the run and somebody stays there (rivals.py).
+- Whoever is shown another branch yields to it, or leaves for it, if that is the run and somebody stays (rivals.py).
 - Whoever leaves asks for that, and goes on until it is decided. Whoever comes over from another branch passes on the
   wishes of those who have left that one.
 
