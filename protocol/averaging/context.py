@@ -66,9 +66,7 @@ class Context:
     pace: Estimate  # learned: how long a live member is silent while it works
     training: Estimate  # learned: from the beginning of a round to the first offer of something
     lasting: Estimate  # learned: from the last offer of a round until all its means are here
-    early: Mailbox = field(
-        default_factory=lambda: Mailbox(())
-    )  # of the next round, of that in which the others are, or of this one
+    early: Mailbox = field(default_factory=lambda: Mailbox(()))  # of the next round, the others' one, or this one
     followers: Followers = field(default_factory=Followers)
     doubts: Doubts = field(default_factory=Doubts)
     late: Doubts = field(default_factory=lambda: Doubts(LATE_DOUBLINGS))  # who did not hand in when it was called
